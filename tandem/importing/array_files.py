@@ -150,15 +150,15 @@ def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
     return arrays
 
 
-def sequences_of(path: Path, found: list[Array]) -> list[Array]:
+def sequences_of(path: Path, arrays: list[Array]) -> list[Array]:
     """The array of sequences, or one for each split. Raises ValueError if there is none, or if the splits do not tell
     the arrays apart.
     """
-    numeric = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    numeric = [array for array in arrays if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
     candidates = [array for array in numeric if array.word not in ENDS]
     sequences = [array for array in candidates if array.word in VALUES]
     sequences = sequences or [array for array in candidates if array.word not in LABELS][:1]
-    shown = ", ".join(map(str, sequences or found)) or "nothing"
+    shown = ", ".join(map(str, sequences or arrays)) or "nothing"
     if not sequences:
         raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
     if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
@@ -213,10 +213,10 @@ def axes_of(
     )
 
 
-def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
+def columns_of(array: Array, arrays: list[Array]) -> dict[str, Array]:
     """The arrays of its split with one entry per sequence of `array`, by the name of their column."""
     columns, count = dict[str, Array](), len(array.values)
-    for candidate in found:
+    for candidate in arrays:
         if candidate.word in LABELS and candidate.values.ndim == 2 and candidate.values.shape[1] > 1:
             raise ValueError(
                 "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
@@ -230,10 +230,10 @@ def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
     return columns
 
 
-def mask_of(array: Array, found: list[Array], num_steps: int) -> np.ndarray | None:
+def mask_of(array: Array, arrays: list[Array], num_steps: int) -> np.ndarray | None:
     """(N, T) True at the real steps of `array`, by `lengths` (N,) or a mask (N, T) of its split; None without one."""
     count = len(array.values)
-    for ends in (ends for ends in found if ends.word in ENDS and ends.split == array.split):
+    for ends in (ends for ends in arrays if ends.word in ENDS and ends.split == array.split):
         values = ends.values
         if ends.word == "mask":
             if values.shape == (count, num_steps) and np.isin(values, (0, 1)).all() and values[:, 0].all():

@@ -60,14 +60,14 @@ class TableColumns:
     """A table's columns with the kind of each: whole (whole numbers), number, flag (false and true), time, text, odd
     (text that means times or numbers, see ODD_TIMES), or other (empty, lists).
 
-    `unread`: the columns that are not in the frame, with their kinds. `places`: the places of two rows in the file.
+    `unread_kinds`: of the columns that are not in the frame. `places`: the places of two rows in the file.
     """
 
     def __init__(
         self,
         frame: pd.DataFrame,
         name: str,
-        unread: Mapping[str, str] | None = None,
+        unread_kinds: Mapping[str, str] | None = None,
         places: Callable[[int, int], str] = lambda first, second: f"rows {first + 1} and {second + 1}",
     ):
         self.frame, self.name, self.places = frame, name, places
@@ -77,7 +77,7 @@ class TableColumns:
         if split is None:
             likely = [column for column in self.of_kind("text") if are_splits(frame[column])]
             self.kinds |= dict.fromkeys(likely, "train and test by its words; call it `split` and it decides the split")
-        self.kinds |= unread or {}
+        self.kinds |= unread_kinds or {}
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
     def without_constants(self) -> "TableColumns":
@@ -149,12 +149,12 @@ class TableColumns:
         _, first_rows, group = np.unique(codes, return_index=True, return_inverse=True)
         return first_rows[group]
 
-    def changes(self, column: str, first: np.ndarray) -> np.ndarray:
-        """(R,) whether a row's cell differs from that of the row `first`, such as the first of its sequence; two empty
-        cells are equal.
+    def changes(self, column: str, first_rows: np.ndarray) -> np.ndarray:
+        """(R,) whether a row's cell differs from that of another one; two empty cells are equal. `first_rows` (R,): the
+        other row, such as the first of its sequence.
         """
         cells = self.frame[column].to_numpy()
-        return np.asarray((cells != cells[first]) & ~(pd.isna(cells) & pd.isna(cells[first])))
+        return np.asarray((cells != cells[first_rows]) & ~(pd.isna(cells) & pd.isna(cells[first_rows])))
 
     def advice(self, column: str) -> str:
         """How to write the dates or numbers of an odd column, with one of its cells."""
@@ -215,7 +215,7 @@ class TableColumns:
         """
         numbers, kind = self.numbers(column).dropna(), self.kinds[column]
         for (low, high), (meaning, unit) in CLOCKS.items():
-            is_read = kind == "whole" and high <= 1e10 and not (high < 1e8 and named(["date"], [column]))
+            is_read = kind == "whole" and high <= 1e10 and not (high < 1e8 and named_like(["date"], [column]))
             if kind != "time" and not is_read and len(numbers) and low <= numbers.min() <= numbers.max() < high:
                 code = f"table[{column!r}] = pandas.to_datetime(pandas.to_numeric(table[{column!r}]), {unit})"
                 return f"{column!r} holds numbers like {numbers.iloc[0]:.15g}, {meaning}; write them as times: {code}"
@@ -278,7 +278,7 @@ def words_of(column: str) -> set[str]:
     return set(map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)))
 
 
-def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
+def named_like(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words. The word t counts only at
     the beginning and not before a capital: `t_ms` is a time, `H.t` and `tAir` are not.
     """
@@ -307,28 +307,28 @@ def are_codes(cells: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(0\d+|\d{19,})\s*$")).as_py())
 
 
-def shortened(names: Sequence[str], most: int = 8) -> str:
+def shortened(names: Sequence[str], max_names: int = 8) -> str:
     """Names in one line; a long list is shortened in the middle."""
-    return ", ".join([*names[: most - 1], "...", names[-1]] if len(names) > most else names)
+    return ", ".join([*names[: max_names - 1], "...", names[-1]] if len(names) > max_names else names)
 
 
 def find_features(
     columns: TableColumns,
-    found: list[str],
+    candidates: list[str],
     taken: Sequence[str],
     why_not: Mapping[str, str] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Choice:
-    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason. `hints`: what
-    to say of columns without numbers instead of their kind.
+    """The `candidates` whose values change. `why_not`: further columns to exclude, with the reason. `hints`: what to
+    say of columns without numbers instead of their kind.
     """
-    dropped = {column: "never changes" for column in found if columns.never_changes(column)} | dict(why_not or {})
-    features, covered = [column for column in found if column not in dropped], {*found, *taken}
+    dropped = {column: "never changes" for column in candidates if columns.never_changes(column)} | dict(why_not or {})
+    features, covered = [column for column in candidates if column not in dropped], {*candidates, *taken}
     odd = columns.of_kind("odd", exclude=[*covered])
     excluded = [f"{column} ({columns.advice(column)})" for column in odd]
     kinds = columns.kinds | dict(hints or {})
     excluded += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*covered, *odd}]
-    excluded += [f"{column} ({dropped[column]})" for column in found if column in dropped]
+    excluded += [f"{column} ({dropped[column]})" for column in candidates if column in dropped]
     advice = "; --features includes them" if dropped else ""
     return features, "all other numeric columns" + (f"; excluded: {shortened(excluded)}{advice}" if excluded else "")
 

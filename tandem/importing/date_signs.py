@@ -27,7 +27,7 @@ class DateCells:
 
     formats: list[str] | None = None  # of which each reads all cells; None before the first cell
     example: str = ""
-    telling: str = ""  # a cell that rules out that the day, or the month, comes first
+    decisive: str = ""  # a cell that rules out that the day, or the month, comes first
 
     def add(self, cells: pa.Array) -> None:
         if self.formats == []:
@@ -41,12 +41,12 @@ class DateCells:
             self.example = texts[0].as_py()
             is_iso = any(cast_or_none(texts[0], pa.timestamp("ns", zone)) is not None for zone in (None, "UTC"))
             self.formats = [] if is_iso else formats_of(self.example)
-            self.telling = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
+            self.decisive = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
         for form in [*self.formats]:
             is_wrong = pd.to_datetime(dates, format=form, errors="coerce").isna()
             if is_wrong.any():
                 self.formats.remove(form)
-                self.telling = self.telling or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
+                self.decisive = self.decisive or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +66,7 @@ class DateCells:
     def reason(self, day_first: str | None) -> str:
         if self.is_open and day_first:
             return "as requested"
-        return f"as {self.telling!r} shows" if self.telling else "--dayfirst no reads it otherwise" * self.is_open
+        return f"as {self.decisive!r} shows" if self.decisive else "--dayfirst no reads it otherwise" * self.is_open
 
 
 def is_date(text: str) -> bool:

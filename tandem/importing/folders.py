@@ -23,10 +23,10 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
-from tandem.importing.columns import Choice, named, shortened
+from tandem.importing.columns import Choice, named_like, shortened
 from tandem.importing.headers import Note
 from tandem.importing.infer_groups import are_too_few, what_groups_do
-from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unique
+from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unused_name
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from tandem.importing.recordings import (
     KINDS,
@@ -62,15 +62,15 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(paths)
 
 
-def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
+def table_of_labels(folder: Path, paths: list[Path]) -> Path | None:
     """A table of labels next to the sequences, by name (`labels` before `classes`, which may list class names), or
     because it has the names of the others, which have letters.
     """
-    tables = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
-    names = {without_ending(path.name).lower(): path for path in tables if len(found) > 1}
+    tables = [path for path in paths if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
+    names = {without_ending(path.name).lower(): path for path in tables if len(paths) > 1}
     if by_name := next((names[name] for name in TABLES_OF_LABELS if name in names), None):
         return by_name
-    file_names = {without_ending(path.name) for path in found if re.search("[A-Za-z]", path.stem)}
+    file_names = {without_ending(path.name) for path in paths if re.search("[A-Za-z]", path.stem)}
     texts = [path for path in names.values() if kind_of_file(path) == "text"]
     return next((path for path in texts if file_names & (first_cells(path) - {path.stem})), None)
 
@@ -81,12 +81,12 @@ def first_cells(path: Path) -> set[str]:
         return {without_ending(cell) for line in islice(file, 2) for cell in re.split(r'[,;|\s"]', line)}
 
 
-def without_prose(found: list[Path]) -> tuple[list[Path], list[Path]]:
+def without_prose(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """The files, and those that have no table and are at most half of them, such as README.txt."""
-    kinds = [is_prose(path) for path in found]
-    prose = [path for path, kind in zip(found, kinds, strict=True) if kind]
-    rest = [path for path, kind in zip(found, kinds, strict=True) if not kind]
-    return (rest, prose) if len(prose) <= len(rest) else (found, [])
+    kinds = [is_prose(path) for path in paths]
+    prose = [path for path, kind in zip(paths, kinds, strict=True) if kind]
+    rest = [path for path, kind in zip(paths, kinds, strict=True) if not kind]
+    return (rest, prose) if len(prose) <= len(rest) else (paths, [])
 
 
 def is_prose(path: Path) -> bool:
@@ -102,24 +102,24 @@ def is_prose(path: Path) -> bool:
     return is_text and (widths == {1} or len(widths) > 1)
 
 
-def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Mapping[str, Any]) -> Source:
-    """`found`: the files below `folder`, without `prose`."""
-    labels = options.get("labels") or table_of_labels(folder, found)
+def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options: Mapping[str, Any]) -> Source:
+    """`candidates`: the files below `folder`, without `prose`."""
+    labels = options.get("labels") or table_of_labels(folder, candidates)
     if labels is not None:
-        found = [path for path in found if path.resolve() != labels.resolve()]
-    check_not_a_file_per_channel(folder, found)
-    check_not_a_file_per_sensor(folder, found, options)
-    endings = Counter(ending_of(path) for path in found if kind_of_file(path))
+        candidates = [path for path in candidates if path.resolve() != labels.resolve()]
+    check_not_a_file_per_channel(folder, candidates)
+    check_not_a_file_per_sensor(folder, candidates, options)
+    endings = Counter(ending_of(path) for path in candidates if kind_of_file(path))
     if not endings:
-        shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
+        shown = ", ".join(sorted({path.suffix or path.name for path in candidates})[:8]) or "no file"
         raise ValueError(
-            f"{folder} is a folder of {len(found):,} files ({shown}), none a sequence; accepted are files "
+            f"{folder} is a folder of {len(candidates):,} files ({shown}), none a sequence; accepted are files "
             f"({', '.join(KINDS)}), one per sequence, or the path of one table or array"
         )
     [(ending, num_files)] = endings.most_common(1)
-    paths = [path for path in found if ending_of(path) == ending]
+    paths = [path for path in candidates if ending_of(path) == ending]
     ids = [without_ending(path.relative_to(folder).as_posix()) for path in paths]
-    excluded = [path.name for path in found if ending_of(path) != ending]
+    excluded = [path.name for path in candidates if ending_of(path) != ending]
     axes, why = "TC", "a row per step"
     if ending == ".npy":
         axes, why = axes_of_files(folder, paths, ids, options, bool(labels))
@@ -157,7 +157,7 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
             ways.append("give --label folder1 if it is who or what was recorded")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
-    key = unique("file", [*of_files])
+    key = unused_name("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})
 
     def blocks() -> Iterator[Block]:
@@ -185,19 +185,19 @@ def open_folder(folder: Path, found: list[Path], prose: list[Path], options: Map
     if ending == ".npy":
         return source
     left_out = [path for path in (labels, *prose) if path and path.suffix == paths[0].suffix]
-    return replace(source, code=pandas_code(folder, paths[0], options, source.known["sequence"][0], left_out))
+    return replace(source, code=pandas_code(folder, paths[0], options, source.shape_choices["sequence"][0], left_out))
 
 
 def pandas_code(
-    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, left: Sequence[Path]
+    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, left_out: Sequence[Path]
 ) -> tuple[str, str]:
     """The pandas code that reads the files like `path` as one table, and the code that writes them again into `new`.
-    `left`: those that are none of them.
+    `left_out`: those that are none of them.
     """
     read, write = text_tables.pandas_code(path, options)
     read = read.removeprefix("table = ").replace(repr(str(path)), "path")
     end = path.name.removeprefix(without_ending(path.name))
-    condition = f" if path.name not in {[file.name for file in left]}" if left else ""
+    condition = f" if path.name not in {[file.name for file in left_out]}" if left_out else ""
     named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
     read = (
         f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
@@ -211,16 +211,16 @@ def pandas_code(
     return read, f"{write}; give the folder new"
 
 
-def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:
+def check_not_a_file_per_channel(folder: Path, paths: Sequence[Path]) -> None:
     """Raises ValueError if the files of a folder have a row for each sequence, its steps in columns, and those beside
     the folder a cell for each sequence, as in UCI HAR: y_train.txt, subject_train.txt and Inertial Signals/*.txt.
     """
     arrays = list[str]()
-    for labels in found:
+    for labels in paths:
         match = re.fullmatch(r"(?:y|labels?)(_train|_test)?\.txt", labels.name, re.IGNORECASE)
-        channels = [path for path in found if path.parent.parent == labels.parent and path.suffix == labels.suffix]
+        channels = [path for path in paths if path.parent.parent == labels.parent and path.suffix == labels.suffix]
         if match and len(channels) > 1 and len({num_lines(path) for path in (labels, *channels)}) == 1:
-            split, siblings = match[1] or "", [path for path in found if path.parent == labels.parent]
+            split, siblings = match[1] or "", [path for path in paths if path.parent == labels.parent]
             people = [path for path in siblings if path.stem.removesuffix(split).lower() in GROUP_NAMES]
             arrays.append(f"X{split}=stack({json.dumps(str(channels[0].parent))})")
             arrays += [f"y{split}=read({json.dumps(str(labels))})"]
@@ -236,15 +236,15 @@ def check_not_a_file_per_channel(folder: Path, found: Sequence[Path]) -> None:
         )
 
 
-def check_not_a_file_per_sensor(folder: Path, found: Sequence[Path], options: Mapping[str, Any]) -> None:
+def check_not_a_file_per_sensor(folder: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> None:
     """Raises ValueError if each recording is a folder with a file for each sensor, as the app Sensor Logger writes it:
     Accelerometer.csv, Gyroscope.csv and so on, with a common clock.
     """
-    counts, folders = Counter(path.name for path in found if path.suffix == ".csv"), {path.parent for path in found}
+    counts, folders = Counter(path.name for path in paths if path.suffix == ".csv"), {path.parent for path in paths}
     sensors = [name for name in counts if counts[name] == len(folders) > 2]
     if len(sensors) > 1 and any(re.search("accel|gyro", name, re.IGNORECASE) for name in sensors):
-        columns = {name: text_tables.find_format(found[0].with_name(name), options).names for name in sensors}
-        [time, *_] = [*named(STEP_NAMES, columns[sensors[0]]), columns[sensors[0]][0]]
+        columns = {name: text_tables.find_format(paths[0].with_name(name), options).names for name in sensors}
+        [time, *_] = [*named_like(STEP_NAMES, columns[sensors[0]]), columns[sensors[0]][0]]
         sensors = [name for name in sensors if time in columns[name]]
         clock, root = json.dumps(time), json.dumps(str(folder))
         code = (
@@ -312,7 +312,7 @@ def number_in_name(path: Path) -> int:
 def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
     """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
     name = next((name for name in of_files if name.startswith("folder")), None)
-    if name is None or named(GROUP_NAMES, of_files):
+    if name is None or named_like(GROUP_NAMES, of_files):
         return None
     num_groups, split = len(set(of_files[name])), split_column(of_files)
     is_few = are_too_few(of_files[name], None if split is None else [*map(str, of_files[split])])
@@ -324,12 +324,17 @@ def groups_of(of_files: Mapping[str, Any], num_files: int) -> Choice | None:
 
 
 def columns_of_files(
-    folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note], own: str | None
+    folder: Path,
+    ids: list[str],
+    options: Mapping[str, Any],
+    labels: Path | None,
+    notes: list[Note],
+    row_label: str | None,
 ) -> tuple[dict[str, Any], str | None, str]:
-    """The values of each file from its folders, name and table of labels; the label's column; the reason. `own`: a
-    column of the files that changes within them and is called like a label.
+    """The values of each file from its folders, name and table of labels; the label's column; the reason. `row_label`:
+    a column of the files that changes within them and is called like a label.
 
-    Raises CommandError if `own` and the names of folders that are not just numbered could both be the label.
+    Raises CommandError if `row_label` and the names of folders that are not just numbered could both be the label.
     """
     pattern, requested = options.get("pattern"), options.get("label")
     of_table = columns_of_table(ids, labels, options, notes) if labels else {}
@@ -340,14 +345,14 @@ def columns_of_files(
     elif labels:
         notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
     # If the label comes from elsewhere, folders are people or sessions.
-    label_of_table = requested if requested in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
+    label_of_table = requested if requested in of_table else next(iter(named_like(LABEL_NAMES, of_table)), None)
     is_given = label_of_table or "label" in of_names or requested not in (None, "label")
     columns = columns_of_folders(folder, ids, not is_given, pattern) | of_names | of_table
-    if own and not is_given and "label" in columns:
+    if row_label and not is_given and "label" in columns:
         if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
             columns = columns_of_folders(folder, ids, False, pattern) | of_names | of_table
-        elif own != "label":
-            why = f"{folder}: the column {own!r} changes within the files; give --label {shlex.quote(own)}"
+        elif row_label != "label":
+            why = f"{folder}: the column {row_label!r} changes within the files; give --label {shlex.quote(row_label)}"
             names = f"if it is the label, or --label label if the folders' names, such as {columns['label'][0]!r}, are"
             raise CommandError(f"{why} {names}", NO_ANSWER)
     if levels := [name for name in columns if name.startswith("folder")]:
@@ -413,7 +418,7 @@ def columns_of_folders(
 
 def are_people(names: Sequence[str]) -> bool:
     """Whether they are a word for people or devices with a number, such as subject01 or P3."""
-    return all(re.fullmatch(NUMBERED, name) and named(PEOPLE, [name]) for name in names)
+    return all(re.fullmatch(NUMBERED, name) and named_like(PEOPLE, [name]) for name in names)
 
 
 def pattern_of(ids: Sequence[str]) -> str | None:
@@ -493,5 +498,5 @@ def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> tu
         table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)
     table = text_tables.with_notation(table, options)
     kinds = kinds_of([text_tables.read_whole(table)])
-    numbers = {name: kinds[name] for name in named(("target", "y"), kinds)}
+    numbers = {name: kinds[name] for name in named_like(("target", "y"), kinds)}
     return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers)), table.notes

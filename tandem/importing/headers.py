@@ -134,5 +134,5 @@ def joined_names(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[i
     return tuple(names), chosen + index
 
 
-def or_left(left: str, own: str) -> str:
-    return own or left
+def or_left(left: str, cell: str) -> str:
+    return cell or left

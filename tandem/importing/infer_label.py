@@ -16,7 +16,7 @@ from tandem.importing.columns import (
     Choice,
     TableColumns,
     is_id,
-    named,
+    named_like,
     repeats_of,
     shortened,
 )
@@ -49,25 +49,25 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
 
     numbers = [column for column in numbers if is_constant(column)]
-    names = named(LABEL_NAMES, (*texts, *whole, *numbers))
+    names = named_like(LABEL_NAMES, (*texts, *whole, *numbers))
     if plain := [name for name in names if not is_id(name)]:
         return plain[0], "by its name"
 
-    def few(found: Sequence[str]) -> list[str]:
-        found = [column for column in found if 2 <= columns.num_distinct(column) <= num_sequences / 3]
-        return [column for column in found if is_constant(column)]
+    def with_few_values(column_names: Sequence[str]) -> list[str]:
+        column_names = [column for column in column_names if 2 <= columns.num_distinct(column) <= num_sequences / 3]
+        return [column for column in column_names if is_constant(column)]
 
     file_names = [name for name in texts if columns.num_distinct(name) == num_sequences and is_constant(name)]
     texts = [name for name in texts if name not in file_names and columns.num_distinct(name) < len(columns.frame)]
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
-    people = named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
+    ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
+    people = named_like(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
     people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
-    recognizable = [name for name in people if name in (*texts, *few(whole))]
+    recognizable = [name for name in people if name in (*texts, *with_few_values(whole))]
 
     other_texts, other_whole, amounts = ([name for name in kind if name not in ids] for kind in (texts, whole, numbers))
-    classes, codes = few(other_texts), few(other_whole)
+    classes, codes = with_few_values(other_texts), with_few_values(other_whole)
     if names and (rivals := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
-        if coded := few(names):
+        if coded := with_few_values(names):
             readings = [*dict.fromkeys([*coded[:1], *rivals[:3]])]
             raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
     elif names:
@@ -75,7 +75,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     amounts += [name for name in other_whole if name not in codes and is_constant(name)]
     amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
     candidates = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
-    candidates = candidates or few(texts) or texts or few(whole) or file_names
+    candidates = candidates or with_few_values(texts) or texts or with_few_values(whole) or file_names
     if not candidates:
         markers = [name for name in whole if 2 <= columns.num_distinct(name) <= MOST_RARE]
         markers = [name for name in markers if (columns.frame[name] == 0).mean() >= MOST_BACKGROUND]
@@ -148,21 +148,21 @@ def rare_classes(columns: TableColumns, sequence: str, label: str, are_kept: boo
     """What to do with classes that have fewer sequences than splits, if less than half of the sequences have such."""
     counts = labels_of(columns, sequence, label)
     rare = counts[counts < len(SPLITS)]
-    names, num = [f"{name} ({num:,})" for name, num in rare.items()], int(rare.sum())
-    if not names or len(counts) - len(rare) < 2 or 2 * num > counts.sum():
+    names, num_rare = [f"{name} ({num:,})" for name, num in rare.items()], int(rare.sum())
+    if not names or len(counts) - len(rare) < 2 or 2 * num_rare > counts.sum():
         return None
     if any(rare.index.isin(alike).any() for alike in alike_labels([*counts.index])):  # one may be a slip of another
         return None
-    phrase = f"{num:,} sequence{'s' * (num > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
+    phrase = f"{num_rare:,} sequence{'s' * (num_rare > 1)} of {len(rare):,} class{'es' * (len(rare) > 1)} with too few"
     number = ", --task regress predicts the number" * (columns.kinds[label] == "whole")
     if are_kept:
         return "train", f"in train only, so no score covers them: {phrase}, {shortened(names)}"
     return "omit", f"left out: {phrase}, {shortened(names)} (--keep-rare puts them into train{number})"
 
 
-def varies(columns: TableColumns, column: str, group: str, first: np.ndarray) -> bool:
-    """Whether two sequences of one person or device have different values. `first` (R,): each sequence's first row."""
-    rows = np.unique(first)
+def varies(columns: TableColumns, column: str, group: str, first_rows: np.ndarray) -> bool:
+    """Whether two sequences of one person or device have different values. `first_rows` (R,): each sequence's."""
+    rows = np.unique(first_rows)
     values = columns.frame[column].iloc[rows]
     return bool((values.groupby(columns.codes(group)[rows]).nunique() > 1).any())
 
@@ -189,7 +189,7 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     if not changes.any():
         num_values, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
         are_rare = num_values > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
-        is_many = (num_values > max(20, num_sequences / 3) or are_rare) and not named(LABEL_NAMES[:3], [label])
+        is_many = (num_values > max(20, num_sequences / 3) or are_rare) and not named_like(LABEL_NAMES[:3], [label])
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num_values:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
@@ -239,12 +239,12 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     raise ValueError(why)
 
 
-def code_for_no_event(columns: TableColumns, label: str, most: str) -> str:
-    """The code that writes NO_EVENT where the cell is `most`, in a table of text or of other cells."""
+def code_for_no_event(columns: TableColumns, label: str, usual_label: str) -> str:
+    """The code that writes NO_EVENT where the cell is `usual_label`, in a table of text or of other cells."""
     place = f"table[{label!r}]"
     if columns.kinds[label] == "text":
-        return f"{place} = {place}.replace({most!r}, {NO_EVENT!r})"
-    form = rf"(?i)^{re.escape(most.removesuffix('.0'))}(\.0)?$"
+        return f"{place} = {place}.replace({usual_label!r}, {NO_EVENT!r})"
+    form = rf"(?i)^{re.escape(usual_label.removesuffix('.0'))}(\.0)?$"
     return f"{place} = {place}.astype(str).replace({form!r}, {NO_EVENT!r}, regex=True)"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.command import WrongArgument
 from tandem.importing import recipe
-from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
+from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
 from tandem.importing.infer_sequences import (
     OF_SEQUENCES,
     find_categories,
@@ -65,13 +65,13 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     ]
 
 
-def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
-    """Infer the schema of many sequences or of one series. `options`: the given options, by name. `known`: the choices
-    that follow from the shape of the data (tandem/importing/shapes.py).
+def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices | None = None) -> Choices:
+    """Infer the schema of many sequences or of one series. `options`: the given options, by name. `shape_choices`: what
+    follows from the shape of the data (tandem/importing/shapes.py).
 
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
-    known = known or {}
+    known_choices = shape_choices or {}
     requested = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
     requested += options.get("categories", ())
     requested = [column for column in requested if column != NO_GROUPS or column == options.get("label")]
@@ -93,19 +93,19 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
         options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
-    is_series = is_series and not named(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
-    is_converted = bool(known)
+    is_series = is_series and not named_like(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
+    is_converted = bool(known_choices)
     if not of_series:
-        known = {**known, **infer_recordings(columns, options, known, bool(is_series))}
-    if "window" in known and known["sequence"][0] == NO_GROUPS:
+        known_choices = {**known_choices, **infer_recordings(columns, options, known_choices, bool(is_series))}
+    if "window" in known_choices and known_choices["sequence"][0] == NO_GROUPS:
         columns = columns.as_one_recording()
     choices: Choices = {}
 
     def choose(key: str, infer: Callable[[], Choice]) -> Any:
-        choices[key] = (options[key], "as requested") if key in options else known.get(key) or infer()
+        choices[key] = (options[key], "as requested") if key in options else known_choices.get(key) or infer()
         return choices[key][0]
 
-    as_series = of_series or (is_series and not of_sequences and not known)
+    as_series = of_series or (is_series and not of_sequences and not known_choices)
     try:
         infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted)
     except WrongArgument:
@@ -116,13 +116,13 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
             raise
         if isinstance(error, NotFound) and advice:
             raise ValueError(f"{columns.name}: {advice}") from None
-        is_open = not (known or "layout" in options) and not (of_sequences and not isinstance(error, NotFound))
+        is_open = not (known_choices or "layout" in options) and not (of_sequences and not isinstance(error, NotFound))
         is_wide = is_open and 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds)
         other_advice = advice_on_other_tables(columns) if is_open and not of_sequences else ""
         hint = advice or ("--layout wide reads each row as a sequence" if is_wide else other_advice)
         raise ValueError("; ".join(filter(None, [str(error), hint]))) from None
-    if "window" in known:
-        choices["window"] = known["window"]
+    if "window" in known_choices:
+        choices["window"] = known_choices["window"]
     features, why = choices["features"]
     numeric = [*features, *(choices[key][0] for key in ("target", "label") if key in choices)]
     numeric = [column for column in numeric if columns.kinds.get(column) in ("whole", "number")]
@@ -156,14 +156,14 @@ def advice_on_times(columns: TableColumns) -> str:
     for name in columns.of_kind("odd"):
         return f"{name!r} holds {columns.advice(name)}"
     days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % 86400 == 0).all()]
-    for hour in named(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
+    for hour in named_like(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
         if columns.numbers(hour).between(0, 24).all():
             hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
             code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
             drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
             return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
     first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
-    clocks = [*named(TIME_NAMES, columns.of_kind("whole", "number")), *first]
+    clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
 
 

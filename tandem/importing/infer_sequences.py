@@ -17,7 +17,7 @@ from tandem.importing.columns import (
     NotFound,
     TableColumns,
     find_features,
-    named,
+    named_like,
     repeats_of,
     shortened,
     words_of,
@@ -30,8 +30,8 @@ from tandem.importing.infer_step import (
     is_even,
     likeliest_step,
     orders_too,
+    rows_together,
     times_of_steps,
-    together,
 )
 from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item, code_for_long_form
@@ -49,8 +49,8 @@ def infer_sequences(
     """`is_converted`: the table was made of files or arrays."""
     if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
         single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
-        first, _ = next(find_steps(single, NO_GROUPS, candidates), ("", ""))
-        check_not_a_number_per_step(single, NO_GROUPS, first, options["label"], options.get("task"))
+        likely_step, _ = next(find_steps(single, NO_GROUPS, candidates), ("", ""))
+        check_not_a_number_per_step(single, NO_GROUPS, likely_step, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
@@ -72,14 +72,14 @@ def infer_sequences(
         try:
             return find_label(varying, sequence, step, options)
         except ValueError:
-            if constant := named(LABEL_NAMES, [name for name in columns.kinds if name not in varying.kinds]):
+            if constant := named_like(LABEL_NAMES, [name for name in columns.kinds if name not in varying.kinds]):
                 return constant[0], "by its name"
             raise
 
     label = choose("label", find_varying_label)
     if columns.frame[label].nunique(dropna=False) < 2:
-        first, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
-        candidates = [name for name in likely if name != sequence and not columns.changes(name, first).any()]
+        first_rows, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
+        candidates = [name for name in likely if name != sequence and not columns.changes(name, first_rows).any()]
         can_be = f"; {shortened(candidates)} can be one" if candidates else ""
         raise ValueError(
             f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another{can_be}"
@@ -105,7 +105,7 @@ def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str,
     """
     if columns.kinds[label] not in ("whole", "number") or task == "detect":
         return
-    order, same = together(columns, sequence)
+    order, same = rows_together(columns, sequence)
     changes = np.abs(np.diff(columns.numbers(label).to_numpy()[order])[same]) > 0  # not of an empty cell
     may_be_class = task != "regress" and columns.kinds[label] == "whole" and columns.num_distinct(label) <= MOST_RARE
     if may_be_class or changes.sum() <= MOST_REPEATS * len(changes):
@@ -139,7 +139,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         )
     if columns.kinds[sequence] == "time":
         return repeated_times(columns, sequence)
-    if named(LABEL_NAMES, [sequence]):
+    if named_like(LABEL_NAMES, [sequence]):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
@@ -215,13 +215,13 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     return features, why
 
 
-def tells_label(columns: TableColumns, column: str, label: str, first: np.ndarray) -> bool:
+def tells_label(columns: TableColumns, column: str, label: str, first_rows: np.ndarray) -> bool:
     """Whether a few whole numbers tell the label of each row, in recordings, where the label changes."""
     if columns.kinds[column] not in ("whole", "flag") or not 2 <= columns.num_distinct(column) <= MOST_WORDS:
         return False
     labels = columns.frame[label]
     labelled = columns.frame[[column, label]][labels.notna() & (labels != "")]
-    return bool(columns.changes(label, first).any() and not labelled.drop_duplicates()[column].duplicated().any())
+    return bool(columns.changes(label, first_rows).any() and not labelled.drop_duplicates()[column].duplicated().any())
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:
@@ -230,8 +230,8 @@ def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) 
     is_never, lengths = np.zeros(codes.max() + 1, dtype=bool), np.bincount(codes)
     for column in features:
         is_empty = columns.numbers(column).isna().to_numpy()
-        if num := int(is_empty.sum()):
-            num_empty += num
+        if num_in_column := int(is_empty.sum()):
+            num_empty += num_in_column
             patterns.add(np.packbits(is_empty).tobytes())
             is_never |= np.bincount(codes, is_empty) == lengths
     if not num_empty:
@@ -241,10 +241,11 @@ def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) 
         return "interpolate", gaps
     gaps += f", and {is_never.sum():,} of {len(lengths):,} sequences never have some of the features"
     if 2 * len(patterns) <= len(features):
-        num = len(patterns)
+        num_masks = len(patterns)
         return (
             "mask",
-            f"{gaps}, so {num} column{'s say' if num > 1 else ' says'} what was seen (or --missing interpolate)",
+            f"{gaps}, so {num_masks} column{'s say' if num_masks > 1 else ' says'} what was seen "
+            "(or --missing interpolate)",
         )
     return "interpolate", f"{gaps} (--missing mask adds columns that say what was seen)"
 
@@ -289,7 +290,7 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
         )
     num_values = columns.num_distinct(column)
     rows_each = f"{num_values:,} values, {len(columns.frame) / num_values:.1f} rows each on average"
-    return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
+    return column, f"by its name; {rows_each}" if named_like(SEQUENCE_NAMES, [column]) else rows_each
 
 
 def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Iterator[str]:
@@ -298,9 +299,9 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     """
     codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
     likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
-    candidates = named(GROUP_NAMES[:-1], likely)  # without days, which follow each other
+    candidates = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
-        texts_and_ids = {*columns.of_kind("text"), *named(SEQUENCE_NAMES, likely)}
+        texts_and_ids = {*columns.of_kind("text"), *named_like(SEQUENCE_NAMES, likely)}
         candidates += [name for name in likely if name in texts_and_ids and columns.is_together(name)]
     for column in candidates:
         order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
@@ -317,7 +318,11 @@ def find_ids(columns: TableColumns) -> list[str]:
     ids of the same name, those of people or devices, which have several sequences, come last.
     """
     candidates = columns.of_kind("text", "whole", "time")
-    names, people, labelled = named(SEQUENCE_NAMES, candidates), named(GROUP_NAMES, candidates), labelled_ids(columns)
+    names, people, labelled = (
+        named_like(SEQUENCE_NAMES, candidates),
+        named_like(GROUP_NAMES, candidates),
+        labelled_ids(columns),
+    )
     likely, ranked = list[tuple[str, bool]](), list[tuple[Any, ...]]()
     for column in candidates:
         is_together = columns.is_together(column)
@@ -347,8 +352,8 @@ def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> boo
         pairs = pd.DataFrame({"id": values, "text": text}).drop_duplicates()
         if len(pairs) == num_values > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
             return False
-    for name in (name for name in ids if columns.kinds[name] != "time" and not named(STEP_NAMES, [name])):
-        order, same = together(columns, name)
+    for name in (name for name in ids if columns.kinds[name] != "time" and not named_like(STEP_NAMES, [name])):
+        order, same = rows_together(columns, name)
         if not (np.diff(values[order])[same] <= 0).any():  # an empty cell may be a row of totals
             return True
     return False
@@ -359,13 +364,13 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     order of their times, and another text column, or one called label, has one word there. No days, months and so on.
     """
     steps = [
-        name for name in named(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
+        name for name in named_like(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
     ]
     orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
     candidates = columns.of_kind("text", "whole")
-    candidates = [name for name in candidates if name not in named(CALENDAR_NAMES, candidates)]
+    candidates = [name for name in candidates if name not in named_like(CALENDAR_NAMES, candidates)]
     candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
-    labels = {*columns.of_kind("text"), *named(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
+    labels = {*columns.of_kind("text"), *named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
     num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
     ids = []
     for name in candidates:

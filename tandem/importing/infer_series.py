@@ -19,7 +19,7 @@ from tandem.importing.columns import (
     TableColumns,
     find_features,
     in_stretches,
-    named,
+    named_like,
     words_of,
 )
 from tandem.importing.infer_step import are_even
@@ -71,7 +71,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
         )
     taken = (time, target)
     numeric = columns.of_kind("whole", "number", "flag", exclude=taken)
-    labels = named(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
+    labels = named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
     why_not |= {name: "counts the rows, or is their time" for name in numeric if rises_with_time(columns, name, stamps)}
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
@@ -102,14 +102,14 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
 
 def find_times(columns: TableColumns) -> list[str]:
     """Dates, then whole numbers with a matching name (seconds since 1970, years); columns with duplicates come last."""
-    return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
+    return sorted([*columns.of_kind("time"), *named_like(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
 
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:
     numeric = [name for name in numeric if not rises_with_time(columns, name, stamps)] or numeric
     units, changing = (
         [name for name in names if not columns.never_changes(name)]
-        for names in (named(["unit", "units"], columns.of_kind("text")), numeric)
+        for names in (named_like(["unit", "units"], columns.of_kind("text")), numeric)
     )
     if units and len(changing) == 1:
         [unit, *_], commonest = units, columns.frame[units[0]].mode()[0]
@@ -117,7 +117,7 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
             f"{columns.name}: {changing[0]!r} has several units (in {unit!r}), so it is more than one series; keep the "
             f"rows of one: table = table[table[{unit!r}] == {commonest!r}]; or name it with --target"
         )
-    if names := named(TARGET_NAMES, numeric):
+    if names := named_like(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
@@ -237,16 +237,16 @@ def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
     return "difference", "the spread does not grow with the level"
 
 
-def season_choice(found: Season | None, candidates: Sequence[Season]) -> Choice:
-    if found:
-        return found.steps, (
-            f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the "
+def season_choice(season: Season | None, candidates: Sequence[Season]) -> Choice:
+    if season:
+        return season.steps, (
+            f"{season.words}; the same step of the other seasons explains {season.strength:.0%} of the "
             "detrended variance in the training data (--season sets another)"
         )
     why = "no number of steps after which it resembles itself"
     if candidates:
-        tried = " and ".join(f"{season.steps} ({season.words})" for season in candidates)
-        best = max(0.0, *(season.strength for season in candidates))
+        tried = " and ".join(f"{candidate.steps} ({candidate.words})" for candidate in candidates)
+        best = max(0.0, *(candidate.strength for candidate in candidates))
         why = f"{tried} explain{'s' * (len(candidates) == 1)} {best:.0%} of the detrended variance in the training data"
     return NO_SEASON, f"{why} (--season sets another)"
 

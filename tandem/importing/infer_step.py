@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tandem.command import NO_ANSWER, CommandError
-from tandem.importing.columns import Choice, TableColumns, named, shortened
+from tandem.importing.columns import Choice, TableColumns, named_like, shortened
 from tandem.importing.names import STEP_NAMES
 
 INCREASES = "it increases from row to row in every sequence"
@@ -18,7 +18,7 @@ def likeliest_step(columns: TableColumns, sequence: str, taken: Sequence[str] = 
     candidates = columns.of_kind("whole", "time", "number", exclude=[sequence, *taken])
     steps = find_steps(columns, sequence, candidates)
     step, why = next(steps, (None, ""))
-    if step is None or columns.kinds[step] == "time" or named(STEP_NAMES, [step]):
+    if step is None or columns.kinds[step] == "time" or named_like(STEP_NAMES, [step]):
         return step, why
     others = [column for column, _ in steps]
     if others and not is_even(columns, sequence, step):
@@ -31,14 +31,14 @@ def likeliest_step(columns: TableColumns, sequence: str, taken: Sequence[str] = 
     return step, why
 
 
-def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
+def find_steps(columns: TableColumns, sequence: str, candidates: Sequence[str] | None = None) -> Iterator[Choice]:
     """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
     the likeliest first: by name, then times, then what increases in equal steps, as a clock and a counter do, and the
     same in every sequence, then other numbers.
     """
-    order, same = together(columns, sequence)
-    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if of is None else [*of]
-    names, unnamed = named(STEP_NAMES, candidates), []
+    order, same = rows_together(columns, sequence)
+    candidates = columns.of_kind("whole", "time", "number", exclude=[sequence]) if candidates is None else [*candidates]
+    names, unnamed = named_like(STEP_NAMES, candidates), []
     for column in dict.fromkeys((*names, *candidates)):
         values = columns.numbers(column).to_numpy()
         ordered = values[order]
@@ -56,7 +56,7 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
 
 def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:
     """Columns that may be the times of steps, by their names and kinds."""
-    named_so = named(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
+    named_so = named_like(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
     return list(dict.fromkeys([*named_so, *columns.of_kind("time", exclude=exclude)]))
 
 
@@ -66,7 +66,7 @@ def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> 
         return 0
     if not is_even(columns, sequence, column):
         return 4 if columns.kinds[column] == "number" else 3
-    order, same = together(columns, sequence)
+    order, same = rows_together(columns, sequence)
     starts = columns.numbers(column).to_numpy()[order][np.r_[True, ~same]]
     return 1 if (starts == starts[0]).all() else 2
 
@@ -79,7 +79,7 @@ def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> 
     return bool((changes > 0).all() or (changes < 0).all())
 
 
-def together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
+def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
     """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
     in it are of one sequence (R - 1,).
     """
@@ -92,7 +92,7 @@ def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
     """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
     two numbers may be a setting, as of a force that rises.
     """
-    order, same = together(columns, sequence)
+    order, same = rows_together(columns, sequence)
     values = columns.numbers(column).to_numpy()[order]
     starts = values[np.r_[True, ~same]]
     num_starts, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
@@ -103,7 +103,7 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
     if every sequence has one row.
     """
-    order, same = together(columns, sequence)
+    order, same = rows_together(columns, sequence)
     if not same.any():
         return False
     distances = np.diff(columns.numbers(column).to_numpy()[order])[same]

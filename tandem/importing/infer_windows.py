@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
-from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named
+from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_label import stretches_of
 from tandem.importing.infer_sequences import find_ids, labelled_ids
@@ -26,20 +26,22 @@ MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of th
 SECONDS, FEWEST, MOST, USUAL = 4.0, 64, 256, 128  # the usual length of a window, its limits, and without times
 
 
-def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: Choices, is_series: bool) -> Choices:
+def infer_recordings(
+    columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices, is_series: bool
+) -> Choices:
     """The columns of recordings, the groups and the windows; empty if the table holds something else.
 
     `is_series`: the table may be a series to forecast. It is a recording only if two labels have two stretches each.
     """
-    if options.get("task", "classify") != "classify" or "label" in known:
+    if options.get("task", "classify") != "classify" or "label" in shape_choices:
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
     choices = dict[str, Choices]()
-    for label, recording in likely_columns(columns, options, known):
+    for label, recording in likely_columns(columns, options, shape_choices):
         if label[0] in choices:
             continue
         data = columns.as_one_recording() if recording == NO_GROUPS else columns
-        if (step := find_step(data, recording, options, known)) is None:
+        if (step := find_step(data, recording, options, shape_choices)) is None:
             continue
         stretches, distance = stretches_of(data, recording, step[0], label[0])
         seconds = distance if columns.kinds[step[0]] == "time" else 0.0
@@ -52,7 +54,8 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
             "step": step,
             "label": label,
             "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
-            "groups": known.get("groups") or find_groups_of_recordings(data, recording, (recording, step[0], label[0])),
+            "groups": shape_choices.get("groups")
+            or find_groups_of_recordings(data, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
         if label[1] != OF_TEXT:
@@ -73,19 +76,27 @@ def infer_recordings(columns: TableColumns, options: Mapping[str, Any], known: C
     return {}
 
 
-def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Choices) -> Iterator[tuple[Choice, str]]:
+def likely_columns(
+    columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices
+) -> Iterator[tuple[Choice, str]]:
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
-    selected = [options["sequence"]] if "sequence" in options else [known["sequence"][0]] if "sequence" in known else []
-    by_name = named(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    selected = (
+        [options["sequence"]]
+        if "sequence" in options
+        else [shape_choices["sequence"][0]]
+        if "sequence" in shape_choices
+        else []
+    )
+    by_name = named_like(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
     # A name that ends in id is a label if its values come again, and nothing else is one.
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
-    others = [*columns.of_kind("text", "flag", exclude=ids), *(name for name in by_name if not is_id(name))]
-    by_name = [name for name in by_name if not is_id(name) or not (others or columns.is_together(name))]
+    ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
+    likelier = [*columns.of_kind("text", "flag", exclude=ids), *(name for name in by_name if not is_id(name))]
+    by_name = [name for name in by_name if not is_id(name) or not (likelier or columns.is_together(name))]
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
-    others = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
-    for label in [options["label"]] if "label" in options else [*by_name, *others]:
+    other_texts = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
+    for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
         why = "by its name" if label in by_name else OF_TEXT
-        people = named((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
+        people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
         may_be_one = NO_GROUPS not in columns.kinds and (selected or "label" in options or label in by_name)
         for recording in selected or [*filter(columns.repeats, people), NO_GROUPS]:
             if recording == NO_GROUPS and not may_be_one:
@@ -94,9 +105,11 @@ def likely_columns(columns: TableColumns, options: Mapping[str, Any], known: Cho
                 yield (label, why), recording
 
 
-def find_step(columns: TableColumns, recording: str, options: Mapping[str, Any], known: Choices) -> Choice | None:
+def find_step(
+    columns: TableColumns, recording: str, options: Mapping[str, Any], shape_choices: Choices
+) -> Choice | None:
     steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
-    step = known.get("step") or next(steps, None)
+    step = shape_choices.get("step") or next(steps, None)
     # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if the rows
     # of each of its values are together.
     if step and columns.num_distinct(step[0]) == len(columns.frame) and not columns.is_together(recording):
@@ -120,7 +133,7 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
 def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
     """Whether another column is the id of sequences with one label each."""
     ids = find_ids(columns)
-    likely = {*named(SEQUENCE_NAMES, ids), *labelled_ids(columns)}
+    likely = {*named_like(SEQUENCE_NAMES, ids), *labelled_ids(columns)}
     for name in ids:
         if name not in (label, recording) and (name in likely or columns.is_together(name)):
             if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():

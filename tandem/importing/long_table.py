@@ -32,10 +32,10 @@ class Source:
     notes: list[Note]  # what was detected, and why
     write: Callable[[Path], None] | None = None  # writes the table, once; None: the file is used as it is
     name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
-    known: Choices = field(default_factory=dict)  # the choices that follow from the shape; none for a long table
-    own_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
+    shape_choices: Choices = field(default_factory=dict)  # that follow from the shape; none for a long table
+    source_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
     code: tuple[str, str] = ("", "")  # of pandas, that reads and writes a folder's files; a file's is found if needed
-    used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
+    used_options: tuple[str, ...] = ()  # they name columns of the source, which have other names in the long table
 
 
 class Block(NamedTuple):
@@ -44,7 +44,7 @@ class Block(NamedTuple):
     lengths: np.ndarray  # (N,)
     cells: Sequence[Any]  # (R,) for each feature, one sequence after another
     per_sequence: pa.Table  # N rows: the columns with one cell for each sequence
-    done: int  # how much is read, of the total of `as_long_table`
+    num_read: int  # how much is read, of the total of `as_long_table`
     split: str = ""
 
 
@@ -59,7 +59,7 @@ def as_long_table(
     unit: str = "B",
     step: tuple[str | None, str] = (None, "the position in the sequence, from 0"),
     choices: Choices | None = None,
-    used: tuple[str, ...] = (),
+    used_options: tuple[str, ...] = (),
 ) -> Source:
     """The long table of `blocks`, which are read when it is written: the columns sequence, step (if it is counted),
     `per_sequence` without the ids, and `features`.
@@ -69,15 +69,15 @@ def as_long_table(
     """
     taken = [name for name in per_sequence if name != ids[0]]
     for name in features:  # distinct from the other columns' names
-        taken.append(unique(name, taken))
+        taken.append(unused_name(name, taken))
     names = taken[len(taken) - len(features) :]
-    sequence, counted = (unique(key, taken) for key in ("sequence", "step"))
+    sequence, counted = (unused_name(key, taken) for key in ("sequence", "step"))
     all_choices = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
 
-    def rows_of(block: Block, first: int) -> pa.Table:
+    def rows_of(block: Block, first_number: int) -> pa.Table:
         lengths = block.lengths
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        columns: dict[str, Any] = {sequence: first + owner}
+        columns: dict[str, Any] = {sequence: first_number + owner}
         if step[0] is None:
             starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
             columns[counted] = pa.array(np.arange(len(owner)) - starts, pa.int32())
@@ -95,10 +95,16 @@ def as_long_table(
         number = 0
         for block in blocks:
             if len(block.lengths):
-                yield block.done, rows_of(block, number)
+                yield block.num_read, rows_of(block, number)
             number += len(block.lengths)
 
-    return Source(sources, notes, partial(write, tables(), str(sources[0]), total, unit), known=all_choices, used=used)
+    return Source(
+        sources,
+        notes,
+        partial(write, tables(), str(sources[0]), total, unit),
+        shape_choices=all_choices,
+        used_options=used_options,
+    )
 
 
 def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: str, target: Path) -> None:
@@ -109,10 +115,10 @@ def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: 
     writer = None
     with ProgressLine(f"converting {shown}", total, unit) as progress:
         try:
-            for done, table in tables:
+            for num_read, table in tables:
                 writer = writer or pa.parquet.ParquetWriter(target, table.schema, compression="zstd")
                 writer.write_table(cast_as(table, writer.schema, shown), row_group_size=table.num_rows)
-                progress.at(done)
+                progress.at(num_read)
         finally:
             if writer is not None:
                 writer.close()
@@ -125,7 +131,7 @@ def blocks_of_files(files: Sequence[SplitFile], read: Callable[[Path], Iterator[
     done = 0
     for split, file in files:
         for block in read(file):
-            yield block._replace(done=done + block.done, split=split)
+            yield block._replace(num_read=done + block.num_read, split=split)
         done += file.stat().st_size
 
 
@@ -150,16 +156,16 @@ def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         raise ValueError(f"the parts of {name} hold other columns or kinds of cells: {one_line(error)}") from None
 
 
-def unique(name: str, taken: Sequence[str]) -> str:
+def unused_name(name: str, taken: Sequence[str]) -> str:
     """`name`, with a character appended each time that it is taken."""
     while name in taken:
         name += "_"
     return name
 
 
-def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def real_steps(values: np.ndarray, first_number: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """values (N, T, C) -> the number of steps of each sequence without padding, steps of only NaN at its start or end,
-    and the values (R,) of each feature, one sequence after another. `first`: the number of the first sequence.
+    and the values (R,) of each feature, one sequence after another. `first_number`: the number of the first sequence.
 
     Raises ValueError if a sequence has no step: it would disappear.
     """
@@ -169,7 +175,7 @@ def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndar
         starts = is_real.argmax(axis=1)
         ends = np.where(is_real.any(axis=1), values.shape[1] - is_real[:, ::-1].argmax(axis=1), 0)
     for empty in np.flatnonzero(ends == 0)[:1]:
-        raise ValueError(f"sequence {first + empty} has no value at all; leave it out, or give it values")
+        raise ValueError(f"sequence {first_number + empty} has no value at all; leave it out, or give it values")
     places = np.arange(values.shape[1])[None, :]
     lengths, steps = ends - starts, values[(starts[:, None] <= places) & (places < ends[:, None])]
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]

@@ -74,7 +74,7 @@ README = """\
 | citation | add |
 | {plan.table.name} | sha256 `{sha256}` |
 
-{plan.done} The command inferred:
+{plan.provenance} The command inferred:
 
 | key | value | reason |
 |---|---|---|
@@ -89,7 +89,7 @@ class WorkloadPlan:
     name: str
     source: Source
     table: Path  # copied, or moved if it was converted
-    done: str  # how the table was made
+    provenance: str  # how the table was made
     block: str  # added to params.yaml
     workload: schema.Workload
     summary: dict[str, Any]  # from the dry run
@@ -204,21 +204,21 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     except ValueError as error:  # an option's value: those that Tandem chooses are valid
         raise WrongArgument(str(error)) from None
     detected = "; ".join(f"{key} {value}" for key, value, _ in source.notes)
-    done = f"converted {', '.join(map(str, source.sources))} ({detected})" if source.write else "copied the table"
-    done = f"`{shlex.join(['tandem', 'new', *options.words])}` {done}."
-    return WorkloadPlan(name, source, table, done, block, workload, summary, choice_rows(choices))
+    provenance = f"converted {', '.join(map(str, source.sources))} ({detected})" if source.write else "copied the table"
+    provenance = f"`{shlex.join(['tandem', 'new', *options.words])}` {provenance}."
+    return WorkloadPlan(name, source, table, provenance, block, workload, summary, choice_rows(choices))
 
 
-def with_way_out(said: str, path: Path, given: Mapping[str, Any], found: Source | None) -> str:
+def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: Source | None) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
-    if match := re.search(NO_NUMBER, said):
-        cells = shlex.quote(",".join([*given.get("na", ()), match[1]]))
-        return f"{said}, or give --na={cells} if {match[1]} means that there is none"
-    if re.search(r"\btable(\[| = |\.to_csv)", said) and (path.is_file() or (found and all(found.code))):
-        read, write = text_tables.pandas_code(path, given) if path.is_file() or not found else found.code
-        after = "" if "to_csv" in said else f"; after it: {write}"
-        return f"{said} (before it: import pandas; {read}{after})"
-    return said
+    if match := re.search(NO_NUMBER, message):
+        cells = shlex.quote(",".join([*options.get("na", ()), match[1]]))
+        return f"{message}, or give --na={cells} if {match[1]} means that there is none"
+    if re.search(r"\btable(\[| = |\.to_csv)", message) and (path.is_file() or (source and all(source.code))):
+        read, write = text_tables.pandas_code(path, options) if path.is_file() or not source else source.code
+        after = "" if "to_csv" in message else f"; after it: {write}"
+        return f"{message} (before it: import pandas; {read}{after})"
+    return message
 
 
 def check_free(name: str) -> None:

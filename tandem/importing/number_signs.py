@@ -72,15 +72,15 @@ class ColumnCells:
     currencies: set[str] = field(default_factory=set)
     spaced: str = ""  # which of the space and the apostrophe separate thousands
     # By sign, the first cell in which it can only be decimal, can only separate thousands, may be both (`1,014`).
-    certain: dict[str, dict[str, Example]] = field(default_factory=lambda: {DECIMAL: {}, THOUSANDS: {}})
-    open: dict[str, Example] = field(default_factory=dict)
+    decisive: dict[str, dict[str, Example]] = field(default_factory=lambda: {DECIMAL: {}, THOUSANDS: {}})
+    ambiguous: dict[str, Example] = field(default_factory=dict)
     # log10 of the numbers without a sign, and by sign of the cells that may be both, as thousands; 0 is left out
     sizes: dict[str, list[np.ndarray]] = field(default_factory=lambda: {"": [], ",": [], ".": []})
 
     def add(self, cells: pa.Array, path: str, column: str, na: Sequence[str]) -> None:
         cells = pc.utf8_trim_whitespace(cells)
         cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
-        if "." in self.certain[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
+        if "." in self.decisive[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
             self.num += len(cells)  # fast: a block without commas, of a column whose points are known
             self.num_numbers += len(cells)
             return
@@ -88,8 +88,8 @@ class ColumnCells:
         if is_number.true_count < len(cells):
             marked = cells.filter(matches(cells, MARKED))
             for mark in MARKS if len(marked) else ():
-                for evidence in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
-                    self.marks.setdefault(mark, evidence.as_py())
+                for marked_cell in marked.filter(pc.match_substring_regex(marked, mark))[:1]:
+                    self.marks.setdefault(mark, marked_cell.as_py())
             self.num_percent += pc.match_substring(marked, "%").true_count if len(marked) else 0
             self.currencies |= {sign for sign in CURRENCY if pc.any(pc.match_substring(marked, sign)).as_py()}
             numbers = pc.replace_substring_regex(cells, f"^{MARKED}$", r"\1\2") if len(marked) else cells
@@ -110,13 +110,17 @@ class ColumnCells:
                 continue
             shown, signed = cells.filter(has_sign), numbers.filter(has_sign)
             has_two = matches(signed, two_signs(sign))
-            is_open = matches(signed, rf"[+-]?[1-9]\d{{0,2}}[{sign}]\d{{3}}")
-            is_decimal = pc.invert(pc.or_(has_two, is_open))
-            evidence = ((has_two, self.certain[THOUSANDS]), (is_decimal, self.certain[DECIMAL]), (is_open, self.open))
+            is_ambiguous = matches(signed, rf"[+-]?[1-9]\d{{0,2}}[{sign}]\d{{3}}")
+            is_decimal = pc.invert(pc.or_(has_two, is_ambiguous))
+            evidence = (
+                (has_two, self.decisive[THOUSANDS]),
+                (is_decimal, self.decisive[DECIMAL]),
+                (is_ambiguous, self.ambiguous),
+            )
             for mask, examples in evidence:
                 if sign not in examples and mask.true_count:
                     examples[sign] = Example(path, column, shown.filter(mask)[0].as_py())
-            self.add_sizes(sign, pc.replace_substring(signed.filter(is_open), sign, ""))
+            self.add_sizes(sign, pc.replace_substring(signed.filter(is_ambiguous), sign, ""))
         self.add_sizes("", numbers.filter(matches(numbers, r"[+-]?\d+")))
 
     @property
@@ -125,7 +129,7 @@ class ColumnCells:
         return 0 < self.num_percent < self.num_numbers or len(self.currencies) > 1
 
     def add_sizes(self, sign: str, digits: pa.Array) -> None:
-        if len(digits) and not any(self.certain.values()):
+        if len(digits) and not any(self.decisive.values()):
             sizes = np.abs(digits.cast(pa.float64()).to_numpy())
             self.sizes[sign].append(np.log10(sizes[sizes > 0]).astype(np.float32))
 
@@ -138,11 +142,11 @@ class ColumnCells:
         return bool(abs(distance) < abs(distance + 3))  # 1.014 is 3 less than 1014 in log10
 
     def has(self, sign: str) -> bool:
-        return any(sign in examples for examples in (self.open, *self.certain.values()))
+        return any(sign in examples for examples in (self.ambiguous, *self.decisive.values()))
 
     def meaning_of(self, sign: str, delimiter: str) -> str:
         """What this column alone says of `sign`, which it has: DECIMAL, THOUSANDS, or "" if it is open."""
-        for meaning, examples in self.certain.items():
+        for meaning, examples in self.decisive.items():
             if sign in examples:
                 return meaning
         if (sign, delimiter) == (".", ","):
@@ -165,25 +169,25 @@ def certain_columns(table: Iterable[ColumnCells], delimiter: str) -> Shown:
 
 
 def meaning_of(
-    sign: str, cells: ColumnCells, shown: Shown, delimiter: str, given: Mapping[str, str]
+    sign: str, cells: ColumnCells, shown: Shown, delimiter: str, requested_signs: Mapping[str, str]
 ) -> tuple[str, str]:
     """Whether `sign` is DECIMAL or separates THOUSANDS in a column, and the reason; "" if that is open.
 
-    `cells`: of the column. `shown`: what the table shows. `given`: DECIMAL or THOUSANDS -> the sign of the option.
+    `cells`: of the column. `shown`: what the table shows. `requested_signs`: DECIMAL or THOUSANDS -> the option's sign.
     """
     other, word = OTHER[sign], SIGNS[sign]
-    for meaning, examples in cells.certain.items():
+    for meaning, examples in cells.decisive.items():
         if sign in examples:
             return meaning, str(examples[sign])
-    for meaning, given_sign in given.items():
-        return meaning if given_sign == sign else OPPOSITE[meaning], "as requested"
+    for meaning, requested_sign in requested_signs.items():
+        return meaning if requested_sign == sign else OPPOSITE[meaning], "as requested"
     if (sign, delimiter) == (".", ","):
         return DECIMAL, ""
     if len(shown[sign]) == 1:
         [(meaning, column)] = shown[sign].items()
-        if sign in column.certain[meaning]:
-            return meaning, str(column.certain[meaning][sign])
-        return meaning, f"{column.open[sign]} beside numbers of that size without a {word}"
+        if sign in column.decisive[meaning]:
+            return meaning, str(column.decisive[meaning][sign])
+        return meaning, f"{column.ambiguous[sign]} beside numbers of that size without a {word}"
     if shown[sign]:
         return "", ""
     if len(shown[other]) == 1:
@@ -192,15 +196,15 @@ def meaning_of(
     if shown[" "]:
         return DECIMAL, "another sign separates thousands"
     if sign == "." and not shown[other] and not cells.sizes[""]:
-        return DECIMAL, f"{cells.open[sign]}, and every number has three digits after a point"
+        return DECIMAL, f"{cells.ambiguous[sign]}, and every number has three digits after a point"
     return "", ""
 
 
 def find_notation(
-    columns: Mapping[str, ColumnCells], delimiter: str, given: Mapping[str, str]
+    columns: Mapping[str, ColumnCells], delimiter: str, requested_signs: Mapping[str, str]
 ) -> tuple[dict[str, Converter], dict[str, str]]:
     """The columns to convert, and what the command says of cells that have two readings or are converted, each with the
-    reason. `given`: as in `meaning_of`.
+    reason. `requested_signs`: as in `meaning_of`.
 
     Raises CommandError with the question if a sign is open, ValueError if one has both meanings in a column.
     """
@@ -212,20 +216,20 @@ def find_notation(
             continue
         thousands = cells.spaced
         for sign in filter(cells.has, SIGNS):
-            seen = [examples[sign] for examples in cells.certain.values() if sign in examples]
+            seen = [examples[sign] for examples in cells.decisive.values() if sign in examples]
             if len(seen) == 2:
                 raise ValueError(
                     f"{seen[0].path}: {seen[0]} and {seen[1].cell!r}, in which the {SIGNS[sign]} is decimal once and "
                     "separates thousands once; correct the table and run again"
                 )
-            meaning, why = meaning_of(sign, cells, shown, delimiter, given)
+            meaning, why = meaning_of(sign, cells, shown, delimiter, requested_signs)
             if not meaning:
-                raise CommandError(question(sign, cells.open[sign]), NO_ANSWER)
+                raise CommandError(question(sign, cells.ambiguous[sign]), NO_ANSWER)
             if meaning == THOUSANDS:
                 thousands += sign
-            is_usual = (sign, meaning) == (".", DECIMAL) and (delimiter == "," or sign not in cells.open)
+            is_usual = (sign, meaning) == (".", DECIMAL) and (delimiter == "," or sign not in cells.ambiguous)
             if not is_usual:
-                hint = "" if seen or given else f" (--{OPPOSITE[meaning]} {sign} reads it otherwise)"
+                hint = "" if seen or requested_signs else f" (--{OPPOSITE[meaning]} {sign} reads it otherwise)"
                 notes.setdefault(NAMES[meaning].format(SIGNS[sign]), why + hint)
         for sign in cells.spaced:
             notes.setdefault(NAMES[THOUSANDS].format({" ": "space", "'": "apostrophe"}[sign]), f"in column {name!r}")

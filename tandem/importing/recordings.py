@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.importing import text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
-from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_codes, named
+from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_codes, named_like
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
 from tandem.importing.text_tables import TextTable
@@ -49,7 +49,7 @@ def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = (), axe
     of all files; None: Parquet or npy. `axes`: of an npy.
     """
     if form is not None:
-        return text_tables.read_whole(own_form(form, path), texts)
+        return text_tables.read_whole(form_of_file(form, path), texts)
     if kind_of_file(path) == "parquet":
         with open_parquet(path) as file:
             return file.read()
@@ -99,24 +99,29 @@ class Reader:
                 "new without these lines"
             )
         self.sampled, self.names = sampled, first_table.column_names
-        samples = [first_table, *(self.checked(read_file(path, self.form, axes=axes), path) for path in sampled[1:])]
+        samples = [
+            first_table,
+            *(self.with_same_columns(read_file(path, self.form, axes=axes), path) for path in sampled[1:]),
+        ]
         whole = [name for name in self.names if self.form and all(may_be_codes(part[name]) for part in samples)]
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
         self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        candidates = named(STEP_NAMES, self.names)
+        candidates = named_like(STEP_NAMES, self.names)
         if "step" in options:
             candidates = [name for name in self.names if name.strip() == options["step"].strip()]
         candidates = [name for name in candidates if not pa.types.is_string(self.types[name])]
-        if rising := [name for name in candidates if all(rises(part[name]) for part in samples)]:
+        if rising := [name for name in candidates if all(is_rising(part[name]) for part in samples)]:
             self.step, self.why_step = rising[0], "it increases from row to row in the files"
-        elif distinct := [name for name in candidates if orders(name, samples)]:
+        elif distinct := [name for name in candidates if orders_rows(name, samples)]:
             self.step, self.why_step = distinct[0], "by its name; no value repeats within a file"
 
         # Columns called like a label that stay the same for many rows, and change within most files.
-        label_names = [name for name in named(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)]
+        label_names = [
+            name for name in named_like(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)
+        ]
         changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in label_names}
         self.labels = [name for name, parts in changing.items() if 2 * sum(part[1] for part in parts) > len(parts)]
 
@@ -131,7 +136,7 @@ class Reader:
             name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
         ]
 
-    def checked(self, table: pa.Table, path: Path) -> pa.Table:
+    def with_same_columns(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             raise ValueError(
                 f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike, or leave out "
@@ -142,7 +147,7 @@ class Reader:
         return table.select(self.names)
 
     def read(self, path: Path) -> pa.Table:
-        table = self.checked(read_file(path, self.form, self.codes, self.axes), path)
+        table = self.with_same_columns(read_file(path, self.form, self.codes, self.axes), path)
         try:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
@@ -156,7 +161,7 @@ def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
     first, path = forms[0], forms[0].path
     lines = list[int]()
     for form in forms:
-        with text_tables.opened(form.path, form.compression) as (file, _):
+        with text_tables.open_bytes(form.path, form.compression) as (file, _):
             lines.append(file.read().strip().count(b"\n") + 1)
     if len(first.names) > 1 and {*lines} == {1}:
         gap = r"[[:space:]]\+" if first.delimiter in " \t" else first.delimiter
@@ -193,13 +198,13 @@ def begins_with_a_clock(table: pa.Table) -> bool:
     return not (others or other_rates) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000
 
 
-def form_of_all(first: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
-    """The format of the file `first`, with the notation of the numbers in all files."""
-    form = text_tables.find_format(first, options)
-    return text_tables.with_notation(form, options, (own_form(form, path) for path in paths if path != first))
+def form_of_all(path: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
+    """The format of the file `path`, with the notation of the numbers in all files."""
+    form = text_tables.find_format(path, options)
+    return text_tables.with_notation(form, options, (form_of_file(form, other) for other in paths if other != path))
 
 
-def own_form(form: TextTable, path: Path) -> TextTable:
+def form_of_file(form: TextTable, path: Path) -> TextTable:
     """The format `form` for another file, which may have more or fewer lines above the rows, or be compressed."""
     if form.num_skipped == int(form.has_header) and path.suffix == form.path.suffix:  # fast
         return replace(form, path=path)
@@ -212,7 +217,7 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     kinds: dict[str, pa.DataType] = {}
     for name in tables[0].column_names:
         types = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
-        if types and all(map(pa.types.is_integer, types)) and named((*LABEL_NAMES, *STEP_NAMES), [name]):
+        if types and all(map(pa.types.is_integer, types)) and named_like((*LABEL_NAMES, *STEP_NAMES), [name]):
             kinds[name] = pa.int64()  # a label 1 must not become 1.0
         elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in types):
             kinds[name] = pa.float64()
@@ -223,15 +228,15 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     return kinds
 
 
-def orders(name: str, samples: Sequence[pa.Table]) -> bool:
+def orders_rows(name: str, samples: Sequence[pa.Table]) -> bool:
     """Whether no value repeats in a file. A reading may be called `t` or `index`; unlike a step that some of the files
     have out of order, it has fractions and rises in no file.
     """
     parts = [part[name] for part in samples]
-    are_steps = not pa.types.is_floating(parts[0].type) or any(len(cells) > 2 and rises(cells) for cells in parts)
+    are_steps = not pa.types.is_floating(parts[0].type) or any(len(cells) > 2 and is_rising(cells) for cells in parts)
     return are_steps and all(not cells.null_count and len(pc.unique(cells)) == len(cells) for cells in parts)
 
 
-def rises(cells: pa.ChunkedArray) -> bool:
+def is_rising(cells: pa.ChunkedArray) -> bool:
     array = cells.to_numpy()
     return not cells.null_count and bool((array[1:] > array[:-1]).all())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.importing.columns import MOST_REPEATS, TableColumns, named
+from tandem.importing.columns import MOST_REPEATS, TableColumns, named_like
 from tandem.importing.infer_step import times_of_steps
 
 ROW_PER_ITEM = "has a row for each quantity; write a column for each"
@@ -38,7 +38,7 @@ def code_for_long_form(
     sizes, firsts = np.bincount(steps), np.unique(steps, return_index=True)[1][steps]
     is_shared = (sizes[steps] > 1).mean() > MOST_REPEATS
     candidates = [name for name in columns.kinds if name in frame and name not in (*ids, *exclude)]
-    if not is_shared and not (named(QUANTITY_NAMES, candidates) and named(["value"], candidates)):
+    if not is_shared and not (named_like(QUANTITY_NAMES, candidates) and named_like(["value"], candidates)):
         return ""
     changing = [name for name in candidates if columns.changes(name, firsts).any()]
     num_numeric = len({*changing} & {*columns.of_kind("whole", "number")})
@@ -56,9 +56,9 @@ def code_for_long_form(
         return comes_again and len(np.unique(steps * num_items + codes)) > MOST_DISTINCT * len(frame)
 
     texts, numbers = ([name for name in columns.of_kind(kind) if name in changing] for kind in ("text", "whole"))
-    numbers = [name for name in numbers if named(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
+    numbers = [name for name in numbers if named_like(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
     single = [[name] for name in columns.kinds if name in (*texts, *numbers) and are_items([name])]
-    single = single if is_shared else [[name] for name in named(QUANTITY_NAMES, texts) if [name] in single]
+    single = single if is_shared else [[name] for name in named_like(QUANTITY_NAMES, texts) if [name] in single]
     items = max(single, key=lambda names: columns.num_distinct(names[0]), default=None)
     if items is None and is_shared:
         items = next(filter(are_items, ([text, number] for text in texts for number in numbers)), None)
@@ -69,7 +69,7 @@ def code_for_long_form(
     values = [name for name in columns.of_kind("whole", "number") if name in changing and name not in items]
     values = [name for name in values if columns.changes(name, first_of_item).any()]
     values = [name for n, name in enumerate(values) if not any(frame[name].equals(frame[twin]) for twin in values[:n])]
-    if not values or not (is_shared or [values[0]] == values == named(["value"], values)):
+    if not values or not (is_shared or [values[0]] == values == named_like(["value"], values)):
         return ""
     index = index or [name for name in columns.kinds if name in frame and name not in (*changing, *exclude)]
     is_plain = len(values) == len(items) == 1 and columns.kinds[items[0]] == "text"

@@ -25,7 +25,7 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
 from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
-from tandem.importing.columns import TIME_OF_DAY, TableColumns, named
+from tandem.importing.columns import TIME_OF_DAY, TableColumns, named_like
 from tandem.importing.headers import Note
 from tandem.importing.long_table import Source, SplitFile, open_parquet
 from tandem.importing.names import LABEL_NAMES
@@ -124,7 +124,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
         return Source(
-            [path], notes, partial(text_tables.rewrite, text), name, own_line=partial(text_tables.own_line, text)
+            [path], notes, partial(text_tables.rewrite, text), name, source_line=partial(text_tables.source_line, text)
         )
     return Source([path], notes, name=name)
 
@@ -160,7 +160,7 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     clocks = [name for name in names if re.fullmatch(TIME_OF_DAY, name)]
     months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
     days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]
-    years = [name for name in named(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
+    years = [name for name in named_like(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
     for parts, dates, part, form in (
         (clocks, days, "time of day", "{} + ' ' + table['at']"),
         (months, years, "month", "{} + ' ' + table['at'].str[:3], format='%Y %b'"),
@@ -190,7 +190,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
         columns, files = TableColumns(sample_of_parquet(usable[0]), str(usable[0])), wide.splits_by_name(usable)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
-        if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
+        if files[0][0] or len(named_like(LABEL_NAMES, numbers)) == len(numbers):
             return wide.open_lists(usable[0], files, columns, options, note)
     return folders.open_folder(path, all_files, prose, options)
 

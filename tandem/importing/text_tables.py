@@ -111,7 +111,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
         if why:
             notes.append(("encoding", encoding, why))
-        with opened(path, compression) as (file, _):
+        with open_bytes(path, compression) as (file, _):
             text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
     except LookupError:
         problem = "which Python does not know; e.g. windows-1252, utf-16"
@@ -188,7 +188,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
 
 def check_no_blocks(table: TextTable) -> None:
     """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows without a header."""
-    with opened(table.path, table.compression) as (file, _):
+    with open_bytes(table.path, table.compression) as (file, _):
         text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
     blocks = re.split(r"\n\s*\n", text.strip())
     if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
@@ -217,9 +217,9 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
-def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable[TextTable] = ()) -> TextTable:
-    """`table` with the notation of its numbers and dates. It follows from all cells of this file and of `others`, which
-    have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count.
+def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = ()) -> TextTable:
+    """`table` with the notation of its numbers and dates. It follows from all cells of this file and of `other_tables`,
+    which have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count.
 
     Raises CommandError with a question, and ValueError, if `find_notation` does.
     """
@@ -228,7 +228,7 @@ def with_notation(table: TextTable, options: Mapping[str, Any], others: Iterable
         message = f"--decimal and --thousands are both {signs[DECIMAL]!r}"
         raise WrongArgument(f"{message}, and a sign has one meaning; give one")
     columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
-    for part in (table, *others):
+    for part in (table, *other_tables):
         size = part.path.stat().st_size
         # A row with too many cells, and columns that `table` does not have: the reader of the file reports them.
         with suppress(ValueError), ProgressLine(f"reading {part.path.name}", size, "B") as progress:
@@ -259,7 +259,7 @@ def are_times(rows: Sequence[Sequence[str]]) -> bool:
 
 
 @contextmanager
-def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
+def open_bytes(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
     """The file's decompressed bytes, and the file itself, whose position tells the progress."""
     with path.open("rb") as raw:
         if compression == "zip":
@@ -279,7 +279,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
     (`k\u00f8b`, `K\u00e4se`), which changes their letters.
     """
-    with opened(path, compression) as (file, raw):
+    with open_bytes(path, compression) as (file, raw):
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
@@ -334,7 +334,7 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
     kinds = {name: pa.string() for name in table.names} | dict(types or {})
     literal = kinds | dict.fromkeys(table.convert, pa.string())
     convert = {"column_types": literal} | ({"null_values": ()} if types is None else {})
-    with readable(table) as (file, raw):
+    with open_table(table) as (file, raw):
         for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
             block = pa.Table.from_batches([batch])
             yield raw.tell(), block if types is None else with_numbers(table, block, kinds)
@@ -342,7 +342,7 @@ def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> It
 
 def read_sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
-    with readable(table) as (file, _):
+    with open_table(table) as (file, _):
         texts = dict.fromkeys(table.convert, pa.string())
         batch = next(iter(pa.csv.open_csv(file, *csv_options(table, column_types=texts))), None)
         if batch is None:
@@ -355,7 +355,7 @@ def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
     """All rows of a small file; `texts` as text, other columns with the kind that their text suggests. Columns have the
     file's own names.
     """
-    with readable(table) as (file, _):
+    with open_table(table) as (file, _):
         as_text = dict.fromkeys((*texts, *table.convert), pa.string())
         read, parse, convert = csv_options(table, column_types=as_text)
         read.use_threads = False
@@ -376,12 +376,12 @@ def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataT
         if name in table.convert:
             cells = table.convert[name](block[place])
             if kinds.get(name) != pa.string():
-                cells = inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
+                cells = as_inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
             block = block.set_column(place, name, cells)
     return block
 
 
-def inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
+def as_inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:
     """Text as whole numbers, else as numbers or times, else as it is."""
     numbers, _ = as_numbers(cells, na)
     if numbers is None:
@@ -398,10 +398,10 @@ def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.Chunked
 
 
 @contextmanager
-def readable(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
-    """As `opened`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
+def open_table(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
+    """As `open_bytes`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
     try:
-        with opened(table.path, table.compression) as (file, raw):
+        with open_bytes(table.path, table.compression) as (file, raw):
             yield tabbed(codecs.getreader(table.encoding)(file)) if table.delimiter == " " else file, raw
     except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
@@ -440,10 +440,10 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     return f"it is not {table.encoding} further down; name its encoding with --encoding" if is_encoding else text
 
 
-def own_line(table: TextTable, written: Path, line: int) -> int:
+def source_line(table: TextTable, written: Path, line: int) -> int:
     """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
     row = next(number for number, (end, _) in enumerate(tables.csv_rows(written)) if end == line)  # 0: the header
-    with opened(table.path, table.compression) as (file, _):
+    with open_bytes(table.path, table.compression) as (file, _):
         text = io.TextIOWrapper(file, table.encoding, newline="")
         reader = csv.reader(text, delimiter=table.delimiter)
         numbered = ((number, reader.line_num, cells) for number, cells in enumerate(reader))

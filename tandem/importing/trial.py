@@ -36,22 +36,22 @@ from tandem.params.schema import NO_GROUPS
 from tandem.progress import ProgressLine
 
 
-def make_table(name: str, found: Source, scratch: Path) -> Path:
+def make_table(name: str, source: Source, scratch: Path) -> Path:
     """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
-    path = scratch / (found.name or f"{name}.parquet")
-    if found.write:
-        found.write(path)
+    path = scratch / (source.name or f"{name}.parquet")
+    if source.write:
+        source.write(path)
     else:
-        path.symlink_to(found.sources[0].resolve())  # with an ending that preprocess understands
+        path.symlink_to(source.sources[0].resolve())  # with an ending that preprocess understands
     return path
 
 
-def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
+def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
     """The choices, the summary that preprocess would write, and whether the table at `path` has a column `split`.
     `options`: the given options.
     """
-    shown, shape_choices = str(found.sources[0]), found.known
-    other_options = {key: value for key, value in options.items() if key not in found.used}
+    shown, shape_choices = str(source.sources[0]), source.shape_choices
+    other_options = {key: value for key, value in options.items() if key not in source.used_options}
     with (
         TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         ProgressLine(f"inspecting {shown}", 3, "steps") as progress,
@@ -71,8 +71,8 @@ def infer(name: str, path: Path, found: Source, options: Mapping[str, Any]) -> t
         except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
-            message = about_source(str(error), path, found)
-            if found.code[0] and "no column that could be their label" in message:
+            message = about_source(str(error), path, source)
+            if source.code[0] and "no column that could be their label" in message:
                 message += (
                     "; or --pattern, e.g. '{label}_*', takes it from the files' names, --labels TABLE from a table"
                 )
@@ -102,22 +102,22 @@ def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     return ways
 
 
-def about_source(message: str, path: Path, found: Source) -> str:
+def about_source(message: str, path: Path, source: Source) -> str:
     """A message about the temporary table `path` as one about the user's data, of which it was made.
 
     Lines of a rewritten table become those of the user's file, which may have blank ones. A row of a converted table is
     named with its sequence: the file, or the number of the row.
     """
-    if own_line := found.own_line:
+    if source_line := source.source_line:
 
-        def with_own(lines: re.Match[str]) -> str:
-            return re.sub(r"\d+", lambda line: str(own_line(path, int(line[0]))), lines[0])
+        def with_source_lines(lines: re.Match[str]) -> str:
+            return re.sub(r"\d+", lambda line: str(source_line(path, int(line[0]))), lines[0])
 
-        message = re.sub(r"\blines? \d+(?: and \d+)?", with_own, message)
-    source_name = f"{found.sources[0]} as one long table" if found.known else str(found.sources[0])
+        message = re.sub(r"\blines? \d+(?: and \d+)?", with_source_lines, message)
+    source_name = f"{source.sources[0]} as one long table" if source.shape_choices else str(source.sources[0])
     message = message.replace(relative(path), source_name)
-    if found.known and (match := re.search(r", row (\d+)", message)):
-        column = found.known["sequence"][0]
+    if source.shape_choices and (match := re.search(r", row (\d+)", message)):
+        column = source.shape_choices["sequence"][0]
         name = pa.parquet.read_table(path, columns=[column])[column][int(match[1]) - 1]
         message = f"{message[: match.end()]} ({column} {name}){message[match.end() :]}"
     return message

@@ -23,7 +23,7 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import text_tables
 from tandem.importing.array_files import word_and_split
-from tandem.importing.columns import Choice, TableColumns, in_stretches, named, shortened
+from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_sequences import find_ids
 from tandem.importing.infer_series import find_times
@@ -127,8 +127,8 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
         return ""
     time = next((name for name in times_of_rows(others) if name != label and goes_on(others, name)), None)
     candidates = others.of_kind("text", "flag", "whole")
-    ids = named((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), candidates)
-    labels = [name for name in candidates if name == label] or named(LABEL_NAMES, candidates)
+    ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), candidates)
+    labels = [name for name in candidates if name == label] or named_like(LABEL_NAMES, candidates)
     labels = labels or [name for name in candidates if name not in ids]
     together = [name for name in labels if any(in_stretches(others.frame[name]))]
     if time and not together and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:
@@ -144,12 +144,16 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     return f"{shortened(first_run, 3)} are numbered, and no column shows which rows belong together"
 
 
-def times_of_rows(others: TableColumns) -> Iterator[str]:
+def times_of_rows(columns: TableColumns) -> Iterator[str]:
     """The columns besides the steps that may be times: by name, or numbers that are no count, as ids are."""
-    candidates = others.of_kind("time", "whole", "number")
-    for name in [name for name in candidates if others.kinds[name] == "time" or not named(NO_TIMES, [name])]:
-        distances = others.numbers(name).diff().dropna()
-        if named(TIMES, [name]) or others.kinds[name] != "whole" or (distances.nunique() == 1 != distances.iloc[0]):
+    candidates = columns.of_kind("time", "whole", "number")
+    for name in [name for name in candidates if columns.kinds[name] == "time" or not named_like(NO_TIMES, [name])]:
+        distances = columns.numbers(name).diff().dropna()
+        if (
+            named_like(TIMES, [name])
+            or columns.kinds[name] != "whole"
+            or (distances.nunique() == 1 != distances.iloc[0])
+        ):
             yield name
 
 
@@ -163,23 +167,27 @@ def goes_on(columns: TableColumns, name: str) -> bool:
     return any(len(part) >= FEWEST_RISING and part.mean() > MOST_RISING for part in (rises, within))
 
 
-def is_long(others: TableColumns, by_name: bool = True) -> bool:
+def is_long(columns: TableColumns, by_name: bool = True) -> bool:
     """Whether the columns besides the steps (or lists) show that each row is a step: one restarts in every sequence (or
     has such a name and `by_name` is set), or they are times that differ in each row and there is nothing to classify.
     If the first sequence is longer than the rows that are known, only names show it.
     """
-    ids = [name for name in named(SEQUENCE_NAMES, others.kinds) if by_name and others.num_distinct(name) == 1]
+    ids = [name for name in named_like(SEQUENCE_NAMES, columns.kinds) if by_name and columns.num_distinct(name) == 1]
     ids += [
-        name for name in find_ids(others) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])
+        name
+        for name in find_ids(columns)
+        if name not in named_like(LABEL_NAMES, [name]) or named_like(SEQUENCE_NAMES, [name])
     ]
     for name in ids:
-        for step, _ in find_steps(others, name):
-            if (by_name and named(STEP_NAMES, [step])) or others.num_distinct(step) * 2 <= len(others.frame):
+        for step, _ in find_steps(columns, name):
+            if (by_name and named_like(STEP_NAMES, [step])) or columns.num_distinct(step) * 2 <= len(columns.frame):
                 return True
-    times = find_times(others)
-    texts = [name for name in others.of_kind("text", "flag") if 2 <= others.num_distinct(name) <= len(others.frame) / 2]
-    is_labelled = bool(texts or named(LABEL_NAMES[:3], others.kinds))
-    return bool(times) and not others.repeats(times[0]) and not is_labelled
+    times = find_times(columns)
+    texts = [
+        name for name in columns.of_kind("text", "flag") if 2 <= columns.num_distinct(name) <= len(columns.frame) / 2
+    ]
+    is_labelled = bool(texts or named_like(LABEL_NAMES[:3], columns.kinds))
+    return bool(times) and not columns.repeats(times[0]) and not is_labelled
 
 
 def open_wide(
@@ -259,18 +267,18 @@ def row_per_sequence(
         names = form.names if form else schema_of(file).names
         if missing := [name for name in (*of_steps, *others) if name not in names]:
             raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
-        first = 0
+        first_number = 0
         parts = text_tables.read_blocks(form, of_steps) if form else parquet_blocks(file, [*of_steps, *others])
         for done, rows in parts:
-            yield Block(*steps_of(rows, features, file, first), rows.select(others), done)
-            first += rows.num_rows
+            yield Block(*steps_of(rows, features, file, first_number), rows.select(others), done)
+            first_number += rows.num_rows
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
-    labels = named(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
+    labels = named_like(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
     candidates = [(name, "by its name") for name in labels if name in others and "label" not in options]
     label = unnamed_label or next(iter(candidates), None)
     # The ids by name, if every row has another. Each of several files may count from 1.
-    own_ids = [name for name in named(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]
+    own_ids = [name for name in named_like(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]
     ids = (own_ids[0], f"column {own_ids[0]!r}") if own_ids else (None, "the number of the row")
     if column := options.get("sequence"):
         ids = (column, "as requested")
@@ -286,7 +294,7 @@ def row_per_sequence(
         ids,
         total=sum(file.stat().st_size for _, file in files),
         choices={"label": label} if label else {},
-        used=("sequence", "label") if unnamed_label else ("sequence",),
+        used_options=("sequence", "label") if unnamed_label else ("sequence",),
     )
 
 
@@ -313,19 +321,19 @@ def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.T
 
 
 def steps_of(
-    rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path, first: int
+    rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path, first_number: int
 ) -> tuple[np.ndarray, list[Any]]:
-    """The number of steps of each row (N,), and the cells (R,) of each feature, row after row. `first`: the number of
+    """The number of steps of each row (N,), and the cells (R,) of each feature, row after row. `first_number`: that of
     the first row.
     """
     [(_, run), *_] = features
     if is_list(rows.schema.field(run[0]).type):
-        return flattened([name for name, _ in features], rows, path, first)
+        return flattened([name for name, _ in features], rows, path, first_number)
     values = np.empty((rows.num_rows, len(run), len(features)))
     for place, (_, run) in enumerate(features):
         for step, name in enumerate(run):
             values[:, step, place] = to_numbers(rows[name], name, path)
-    return real_steps(values, first)
+    return real_steps(values, first_number)
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:

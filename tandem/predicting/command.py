@@ -86,10 +86,10 @@ def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "panda
     with TemporaryDirectory() as scratch:
         table = trial.make_table("data", source, Path(scratch))
         try:
-            if predictor.is_series or not source.known:
+            if predictor.is_series or not source.shape_choices:
                 return predictor.read(table)
             # The long table has names of its own for the sequence and the step.
-            sequence, step = (source.known[key][0] for key in ("sequence", "step"))
+            sequence, step = (source.shape_choices[key][0] for key in ("sequence", "step"))
             columns = sequence_columns(predictor.learned)
             of_text = [sequence, *(name for name in texts if name != columns.sequence)]
             cells = pa.table(read_table(table, of_text, features, [step]).columns).to_pandas()

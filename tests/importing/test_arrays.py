@@ -70,7 +70,7 @@ def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
     assert "give --axes NTC for 12 steps or --axes NCT for 30 steps" in question(tmp_path / "a.npz")
     for axes, shape in (("NTC", (24, 12, 30)), ("NCT", (24, 30, 12))):
         plan, found = prepared(tmp_path / "a.npz", "--axes", axes)
-        assert found.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.done
+        assert found.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.provenance
     np.savez(tmp_path / "b.npz", X_train=values, y_train=labels, X_test=values[:, :9], y_test=labels)
     assert prepared(tmp_path / "b.npz")[1].sequences.values.shape == (48, 12, 30)  # time is the axis that varies
     np.savez(tmp_path / "c.npz", X=values[:, :9, :].repeat(2, axis=2), y=labels)  # as in UCI's data set HAR
