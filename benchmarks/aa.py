@@ -263,7 +263,7 @@ def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
         if sides:  # the network, which is compared with the fitted model
             known, judges, test = (split_of(prepared.arrays(split)) for split in ("train", "val", "test"))
             model = baseline.fit(known, judges, test, Shape.of(dict(summary), task), task, lambda *_: None)
-            task.fitted = Fitted(model.outputs, model.about)
+            task.fitted = Fitted(model.outputs, model.description)
         result = task.evaluate(outputs, read)
         if has_people:
             result = name_groups(result, summary, read)

@@ -83,7 +83,7 @@ def fit(workload: str, task_name: str, path: Path) -> BaselineRecord:
     return {
         "schema": schemas.SCHEMA,
         "reason": "",
-        "about": model.about,
+        "about": model.description,
         "selected": model.selected,
         "held_out": model.held_out,
         "files": {path.name: sha256_file(path)},

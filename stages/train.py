@@ -170,7 +170,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.settings.probe:
         return
-    result = trainer.no_steps or probe.probe(trainer, auto_seconds)
+    result = trainer.why_no_steps or probe.probe(trainer, auto_seconds)
     if isinstance(result, str):
         record.summary_lines["bound"] = f"not probed: {result}"
     else:

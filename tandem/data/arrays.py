@@ -207,17 +207,17 @@ def remarks_about_unseen(is_unseen: np.ndarray, features: tuple[str, ...]) -> tu
     """is_unseen (N, F)."""
     names = [features[index] for index in np.flatnonzero(is_unseen.any(axis=0))]
     num_unseen = int(is_unseen.any(axis=1).sum())
-    remark = f"{num_unseen:,} of {len(is_unseen):,} sequences never have a value of {listed(names)}"
+    remark = f"{num_unseen:,} of {len(is_unseen):,} sequences never have a value of {joined_names(names)}"
     return (f"{remark}; it is the mean of train there (0)",) if names else ()
 
 
-def listed(names: Sequence[str]) -> str:
+def joined_names(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if names[8:] else "")
 
 
 def remarks_about_constants(features: Sequence[str], std: np.ndarray) -> tuple[str, ...]:
     names = [name for name, deviation in zip(features, std, strict=True) if deviation == 0]
-    return (f"constant in train, so 0 in every split: {listed(names)}",) if names else ()
+    return (f"constant in train, so 0 in every split: {joined_names(names)}",) if names else ()
 
 
 def standardize(values: np.ndarray, padding_mask: np.ndarray, mean: ArrayLike, std: ArrayLike) -> None:

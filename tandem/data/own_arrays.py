@@ -21,14 +21,14 @@ def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: s
     if key := next((name for name, value in table_keys.items() if value), "groups" * (params.groups != NO_GROUPS)):
         hint = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{hint}")
-    values = checked(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
+    values = checked_array(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
     num_sequences, num_steps, num_features = values.shape
     if 0 in values.shape or num_steps < 2:
         raise ValueError(f"{place} returns values of shape {values.shape}; it needs sequences of at least 2 steps")
     per_sequence = {"N": num_sequences}
 
     def read(name: str, kinds: str = "iufbUSO", sizes: dict[str, int | None] = per_sequence) -> np.ndarray:
-        return checked(getattr(arrays, name), place, name, kinds, sizes)
+        return checked_array(getattr(arrays, name), place, name, kinds, sizes)
 
     lengths = np.full(num_sequences, num_steps) if arrays.lengths is None else read("lengths", "iu")
     if lengths.min() < 2 or lengths.max() > num_steps:
@@ -81,7 +81,7 @@ def names(arrays: Arrays, field: str, place: str) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
-def checked(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:
+def checked_array(value: Any, place: str, name: str, kinds: str, sizes: dict[str, int | None]) -> np.ndarray:
     """An array of Arrays. Raises ValueError unless its kind is one of `kinds` and its axes have the given sizes (None:
     any).
     """

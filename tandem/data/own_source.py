@@ -48,9 +48,9 @@ def read(params: OwnSource, folder: Path, changed: dict[str, Any]) -> "pd.DataFr
     return data  # type: ignore[no-any-return]
 
 
-def is_frame(found: Any) -> bool:
+def is_frame(data: Any) -> bool:
     """Whether it is a DataFrame. A source without one needs no pandas, whose import takes 0.3 s."""
-    return "pandas" in sys.modules and isinstance(found, sys.modules["pandas"].DataFrame)
+    return "pandas" in sys.modules and isinstance(data, sys.modules["pandas"].DataFrame)
 
 
 def is_same(first: Any, second: Any) -> bool:

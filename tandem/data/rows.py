@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.arrays import Sequences, listed, make_features
+from tandem.data.arrays import Sequences, joined_names, make_features
 from tandem.data.resampling import resampling
 from tandem.data.splits import SPLITS
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, RawTable, factorize, raise_if_any, read_numbers, value_type
@@ -179,7 +179,7 @@ def with_categories(table: RawTable, columns: Columns, categories: Sequence[str]
         for word in words:
             table.columns[f"{column}={word}"] = pc.equal(cells, word).cast(pa.int8())
         if unknown := sorted({*pc.unique(cells).to_pylist()} - {*words, ""}):
-            table.remarks.append(f"{column!r} holds {UNKNOWN}: {listed(unknown)}")
+            table.remarks.append(f"{column!r} holds {UNKNOWN}: {joined_names(unknown)}")
     return replace(columns, features=columns.features + tuple(categories))
 
 

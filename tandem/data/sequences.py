@@ -18,7 +18,7 @@ from tandem.data import Arrays, windows
 from tandem.data.arrays import (
     PreparedSequences,
     Sequences,
-    listed,
+    joined_names,
     make_features,
     remarks_about_constants,
     remarks_about_unseen,
@@ -75,11 +75,11 @@ def read_sequences(
     return windows.cut(table, columns, params, groups, offsets, masked, is_labelled=trained is None)
 
 
-def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) -> PreparedSequences:
+def prepare_own(params: OwnSequences, data: Any, place: str, target_kind: str) -> PreparedSequences:
     """Split and standardize what a source of the workload's own returned. `place`: its file and name, for messages."""
     name, columns = f"what {place} returns", params.columns
-    if isinstance(found, Arrays):
-        return split_and_standardize(from_arrays(found, params, place, target_kind), params, name, None, "labels")
+    if isinstance(data, Arrays):
+        return split_and_standardize(from_arrays(data, params, place, target_kind), params, name, None, "labels")
     if columns is None:
         raise ValueError(
             f"{place} returns a DataFrame, and preprocess has no `columns`; add "
@@ -89,7 +89,7 @@ def prepare_own(params: OwnSequences, found: Any, place: str, target_kind: str) 
     if params.groups != NO_GROUPS:
         column_names.append(params.groups)
     column_names += [column for column in columns_of(params.categories) if column not in column_names]
-    sequences = read_sequences(from_frame(found, column_names, name, params.na), columns, params, target_kind)
+    sequences = read_sequences(from_frame(data, column_names, name, params.na), columns, params, target_kind)
     return split_and_standardize(sequences, params, name, None, columns.label)
 
 
@@ -110,7 +110,7 @@ def split_and_standardize(
     if sequences.stretches is not None:
         remarks += unscored_labels(sequences, parts["test"])
     if rare:
-        names = listed([str(sequences.classes[code]) for code in rare])
+        names = joined_names([str(sequences.classes[code]) for code in rare])
         remarks.append(
             f"no score covers the classes with fewer than {len(SPLITS)} sequences, which are in train: {names}"
         )
@@ -216,7 +216,7 @@ def without_classes(sequences: Sequences, omitted: list[int]) -> Sequences:
         labels=np.searchsorted(kept_codes, sequences.labels[is_kept]),
         ids=sequences.ids[is_kept],
         classes=tuple(sequences.classes[code] for code in kept_codes),
-        remarks=(*sequences.remarks, remark + listed([str(sequences.classes[code]) for code in omitted])),
+        remarks=(*sequences.remarks, remark + joined_names([str(sequences.classes[code]) for code in omitted])),
     )
 
 

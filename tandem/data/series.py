@@ -37,21 +37,21 @@ class Grid:
 
     times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
     levels: np.ndarray  # (G, F) float64; NaN where the table has no value, unless it is filled
-    measured: np.ndarray  # (G,) bool: the table has the target
+    is_measured: np.ndarray  # (G,) bool: the table has the target
     counts: dict[str, int]  # irregularities in the table
     steps: Steps
     remarks: tuple[str, ...]  # what was read in another way than the table has it
 
     @property
-    def known(self) -> np.ndarray:
+    def is_complete(self) -> np.ndarray:
         """(G,) bool: every column has a level."""
-        is_known: np.ndarray = ~np.isnan(self.levels).any(axis=1)
-        return is_known
+        is_complete: np.ndarray = ~np.isnan(self.levels).any(axis=1)
+        return is_complete
 
     def until(self, end: int) -> "Grid":
         """The first `end` steps."""
-        times, levels, measured = (array[:end] for array in (self.times, self.levels, self.measured))
-        return replace(self, times=times, levels=levels, measured=measured)
+        times, levels, is_measured = (array[:end] for array in (self.times, self.levels, self.is_measured))
+        return replace(self, times=times, levels=levels, is_measured=is_measured)
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,13 @@ def prepare(params: Series, folder: Path, target_kind: str) -> Windows:
     return from_table(table, params, path)
 
 
-def prepare_own(params: OwnSeries, found: Any, place: str, target_kind: str) -> Windows:
+def prepare_own(params: OwnSeries, data: Any, place: str, target_kind: str) -> Windows:
     """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
-    if isinstance(found, Arrays):
+    if isinstance(data, Arrays):
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
     column_names = [columns.time, columns.target, *columns.features]
-    return from_table(from_frame(found, column_names, f"what {place} returns", params.na), params, None)
+    return from_table(from_frame(data, column_names, f"what {place} returns", params.na), params, None)
 
 
 def raw_to_inputs(
@@ -189,7 +189,7 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
             f"preprocess.season is {params.season} and the training time has {train_end:,} points, so no season comes "
             "again in it; leave the season out, or give a shorter one"
         )
-    measured = np.where(grid.measured, grid.levels[:, 0], np.nan)
+    measured = np.where(grid.is_measured, grid.levels[:, 0], np.nan)
     steps = transform(grid.levels, params.transform)
     # A difference is rounded like the levels, a logarithm like their ratio, which is about 1.
     size = 1.0 if params.transform == "log-return" else np.nanmax(np.abs(grid.levels[:train_end]), axis=0)
@@ -298,10 +298,10 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
             "if the table has several series or quantities, keep the rows of one",
         )
     grid = Grid(times, levels, ~np.isnan(levels[:, 0]), counts, steps, remarks)
-    if params.missing == "refuse" and not grid.known.all():
+    if params.missing == "refuse" and not grid.is_complete.all():
         raise ValueError(
-            f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
-            f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
+            f"{table.name} lacks a complete row at {iso(times[~grid.is_complete][:1])[0]} ({counts['num_missing']:,} "
+            f"missing in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
             "interpolate"
         )
     return replace(grid, levels=forward_filled(levels)) if params.missing == "interpolate" else grid
@@ -362,9 +362,11 @@ def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np
     """
     before, after, num_points = params.input_steps, params.horizon, len(grid.times)
     last = np.arange(before, num_points - after, params.stride)
-    unknown, unmeasured = (np.concatenate([[0], np.cumsum(~is_present)]) for is_present in (grid.known, grid.measured))
-    has_missing = unknown[last + 1] > unknown[last - before]
-    has_missing |= unmeasured[last + after + 1] > unmeasured[last + 1]
+    num_incomplete, num_unmeasured = (
+        np.concatenate([[0], np.cumsum(~is_present)]) for is_present in (grid.is_complete, grid.is_measured)
+    )
+    has_missing = num_incomplete[last + 1] > num_incomplete[last - before]
+    has_missing |= num_unmeasured[last + after + 1] > num_unmeasured[last + 1]
 
     sizes = sizes_of(params.split, num_points)
     ends = np.cumsum([sizes["train"], sizes["val"]])

@@ -64,7 +64,7 @@ def stratified(
     classes, codes = np.unique(labels[indices], return_inverse=True)
     sizes_left = sizes_per_class(np.bincount(codes, minlength=len(classes)), sizes, generator)
     chosen = np.full(len(indices), -1)
-    place_groups(chosen, sizes_left, codes, repeated(groups[indices]), generator)
+    place_groups(chosen, sizes_left, codes, repeated_groups(groups[indices]), generator)
     place_singles(chosen, sizes_left, codes, generator)
     return {name: np.sort(indices[chosen == PLACING.index(name)]) for name in SPLITS}
 
@@ -90,7 +90,7 @@ def proportional(counts: np.ndarray, size: int, total: int, generator: np.random
     return class_sizes
 
 
-def repeated(groups: np.ndarray) -> list[np.ndarray]:
+def repeated_groups(groups: np.ndarray) -> list[np.ndarray]:
     """The members of every group with more than one member."""
     _, group, group_sizes = np.unique(groups, return_inverse=True, return_counts=True)
     members = np.flatnonzero(group_sizes[group] > 1)

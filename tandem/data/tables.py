@@ -104,23 +104,23 @@ def read_table(
     return raw_table(cells, columns, relative(path), row_number if is_parquet else partial(csv_line, path), na)
 
 
-def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:
+def from_frame(frame: "pandas.DataFrame", columns: list[str], name: str, na: tuple[str, ...] = ()) -> RawTable:
     """Convert a DataFrame. Raises ValueError if a column is missing or contains values of several types."""
     try:
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
-    return raw_table(cells.select(columns_to_read(name, cells.column_names, wanted)), wanted, name, row_number, na)
+    return raw_table(cells.select(columns_to_read(name, cells.column_names, columns)), columns, name, row_number, na)
 
 
 def raw_table(
-    cells: pa.Table, wanted: Sequence[str], name: str, place: Callable[[int], str], na: tuple[str, ...]
+    cells: pa.Table, columns: Sequence[str], name: str, place: Callable[[int], str], na: tuple[str, ...]
 ) -> RawTable:
-    """The columns `wanted` and, if there is one more, that of the split.
+    """The given columns and, if there is one more, that of the split.
 
     Raises ValueError if a column has two roles, or if there are no rows.
     """
-    for column, count in Counter(wanted).items():
+    for column, count in Counter(columns).items():
         if count > 1 or column == SPLIT_COLUMN:
             raise ValueError(
                 f"preprocess.columns names {column!r} "
@@ -129,10 +129,10 @@ def raw_table(
             )
     if cells.num_rows == 0:
         raise ValueError(f"{name} has a header but 0 rows; every split needs some")
-    columns = {column: simplified(name, column, cells.column(column)) for column in cells.column_names}
-    if split := next((column for column in columns if column not in wanted), None):
-        columns[SPLIT_COLUMN] = columns.pop(split)
-    return RawTable(name, columns, place, na, split)
+    cells_by_column = {column: simplified(name, column, cells.column(column)) for column in cells.column_names}
+    if split := next((column for column in cells_by_column if column not in columns), None):
+        cells_by_column[SPLIT_COLUMN] = cells_by_column.pop(split)
+    return RawTable(name, cells_by_column, place, na, split)
 
 
 def simplified(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -169,27 +169,27 @@ def row_number(row: int) -> str:
     return f"row {row + 1}"
 
 
-def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
+def read_parquet(path: Path, columns: list[str]) -> pa.Table:
     with pa.parquet.ParquetFile(path) as file:
-        return file.read(columns=columns_to_read(relative(path), file.schema_arrow.names, wanted))
+        return file.read(columns=columns_to_read(relative(path), file.schema_arrow.names, columns))
 
 
-def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
+def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], columns: list[str]) -> pa.Table:
     """Read `texts` as text, so `007` and a label `NA` do not change. pyarrow infers the types of other columns."""
     with open_csv(path) as file:
         header = next(csv.reader(file), None)
     if not header:
         raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
-    as_text = dict.fromkeys((*texts, split_column(header, wanted) or ""), pa.dictionary(pa.int32(), pa.string()))
-    wanted = columns_to_read(relative(path), header, wanted)
-    inferred = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
+    as_text = dict.fromkeys((*texts, split_column(header, columns) or ""), pa.dictionary(pa.int32(), pa.string()))
+    columns = columns_to_read(relative(path), header, columns)
+    inferred = pa.csv.ConvertOptions(include_columns=columns, column_types=as_text, null_values=[""])
     with pa.csv.open_csv(path, convert_options=inferred) as start:
         types = {field.name: field.type for field in start.schema}
     floats = {name: pa.float64() for name in features if types[name] == pa.int64()}
     # With types inferred from the first megabyte only, reading takes a third of the time and of the memory.
     for column_types in (types, types | floats) if floats else (types,):
         with suppress(pa.ArrowInvalid):
-            typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=column_types, null_values=[""])
+            typed = pa.csv.ConvertOptions(include_columns=columns, column_types=column_types, null_values=[""])
             return pa.csv.read_csv(path, convert_options=typed)
     return pa.csv.read_csv(path, convert_options=inferred)
 
@@ -200,21 +200,21 @@ def split_column(names: Iterable[str], taken: Sequence[str] = ()) -> str | None:
     return SPLIT_COLUMN if SPLIT_COLUMN in candidates else candidates[0] if len(candidates) == 1 else None
 
 
-def columns_to_read(name: str, header: list[str], wanted: list[str]) -> list[str]:
-    """Return the columns to read: `wanted`, and that of the split if the header has one.
+def columns_to_read(name: str, header: list[str], columns: list[str]) -> list[str]:
+    """Return the columns to read: `columns`, and that of the split if the header has one.
 
     Raises ValueError if the header lacks one of them or has it twice.
     """
     counts = Counter(header)
-    for column in wanted:
+    for column in columns:
         if column not in counts:
             raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
-    split = split_column(header, wanted)
-    columns = [*wanted, *([split] if split else [])]
-    for column in columns:
+    split = split_column(header, columns)
+    with_split = [*columns, *([split] if split else [])]
+    for column in with_split:
         if counts[column] > 1:
             raise ValueError(f"{name} has {counts[column]} columns {column!r}; rename all but one")
-    return columns
+    return with_split
 
 
 def open_csv(path: Path) -> Any:

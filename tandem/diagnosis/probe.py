@@ -77,7 +77,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     batch = current.one_batch(trainer.settings.batch_size)
     parts = {
         "loop": ProbePart(current, epochs(current.training_steps)),
-        "batches": ProbePart(current, map(len, epochs(lambda: current.batches(current.start_draws())))),
+        "batches": ProbePart(current, map(len, epochs(lambda: current.drawn_batches(current.start_draws())))),
         "step": ProbePart(current, repeated(current, batch)),
         "single": ProbePart(current, repeated(current, batch.first(1))),
     }

@@ -56,21 +56,23 @@ class Hydra(nn.Module):
         x = with_zero_channel(x)
         differences = (x[..., 1:] - x[..., :-1]) * has_next
         parts: list[Tensor] = []
-        for number, dilation in enumerate(self.dilations):
-            for which, (series, mask) in enumerate(((x, is_real), (differences, has_next))):
-                wins = [winners(responses, mask) for responses in self.responses(series, number, which, dilation)]
+        for index, dilation in enumerate(self.dilations):
+            for series_index, (series, mask) in enumerate(((x, is_real), (differences, has_next))):
+                wins = [winners(responses, mask) for responses in self.responses(series, index, series_index, dilation)]
                 parts += [torch.cat(counts) for counts in zip(*wins, strict=True)]
         return torch.cat([part.flatten(0, 1) for part in parts]).clamp_min_(0).sqrt_().T
 
-    def responses(self, x: Tensor, number: int, which: int, dilation: int) -> Iterator[Tensor]:
-        """x (F + 1, B, T) -> (G, 8, B, T) of a few groups at a time."""
-        parts = self.weights[number, which].split(GROUPS_AT_ONCE)
+    def responses(self, x: Tensor, index: int, series_index: int, dilation: int) -> Iterator[Tensor]:
+        """x (F + 1, B, T) -> (G, 8, B, T) of a few groups at a time. `index`: the number of the dilation;
+        `series_index`: 0 for the sequences, 1 for their differences.
+        """
+        parts = self.weights[index, series_index].split(GROUPS_AT_ONCE)
         if self.channels is None:
             shifts = shifted(x[0], dilation)  # (9, B, T)
             for weights in parts:
                 yield (weights.flatten(0, 1) @ shifts.flatten(1)).view(*weights.shape[:2], *shifts.shape[1:])
         else:
-            for weights, channels in zip(parts, self.channels[number, which].split(GROUPS_AT_ONCE), strict=True):
+            for weights, channels in zip(parts, self.channels[index, series_index].split(GROUPS_AT_ONCE), strict=True):
                 shifts = shifted(summed_channels(x, channels), dilation).transpose(0, 1)  # (G, 9, B, T)
                 yield torch.bmm(weights, shifts.flatten(2)).view(*weights.shape[:2], *shifts.shape[2:])
 

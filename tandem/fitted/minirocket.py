@@ -99,7 +99,7 @@ class MiniRocket(nn.Module):
         start = 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
             rows = (self.places[number] * x.shape[1]).long()
-            series = x[0, rows] if self.channels is None else chosen(x, self.channels[number], rows)
+            series = x[0, rows] if self.channels is None else summed_channels_at(x, self.channels[number], rows)
             responses = weighted(series.unsqueeze(1), self.weights, dilation).squeeze(1)  # (K, T)
             stop = start + len(WEIGHTS) * count
             shares = quantile_shares(start, stop).to(x.device).view(len(WEIGHTS), count)
@@ -137,7 +137,7 @@ def summed_channels(x: Tensor, channels: Tensor) -> Tensor:
     return total
 
 
-def chosen(x: Tensor, channels: Tensor, rows: Tensor) -> Tensor:
+def summed_channels_at(x: Tensor, channels: Tensor, rows: Tensor) -> Tensor:
     """x (F + 1, N, T), channels (S, M), rows (S,) -> (S, T): sum s uses the sequence rows[s]."""
     total = x[channels[:, 0], rows]
     for column in channels.unbind(1)[1:]:

@@ -28,7 +28,7 @@ class FittedTrainer(Trainer):
         super().__init__(model, train, val, replace(settings, precision="fp32", step="eager"), task, seed)
         self.fit = fit_of(model)(model, task, train, val, self.executor, settings.batch_size)
         self.ignores_threads = not isinstance(self.fit, OwnFit)
-        self.no_steps = NO_STEPS
+        self.why_no_steps = NO_STEPS
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Fit the model: the only step of its epoch."""

@@ -136,14 +136,14 @@ def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in overrides.items() if is_meant(name) and value in refused.get(name, (value,))}
 
 
-def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
-    """Return `wanted`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
+def choose_preset(requested: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
+    """Return `requested`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
 
     `identity` is results/hardware/devices/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with
     over 20 GB.
     """
-    if wanted != "auto":
-        return wanted
+    if requested != "auto":
+        return requested
     gib = (identity.get("memory_mib") or 0) / 1024
     of_gpu = "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
     fitting = of_gpu if is_accelerator(identity["kind"]) else "cpu"

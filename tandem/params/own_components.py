@@ -48,8 +48,8 @@ def params_type(raw: Any) -> type[Params]:
 
 
 @cache
-def params_with(*own: tuple[str, Any]) -> type[Params]:
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own}
+def params_with(*own_types: tuple[str, Any]) -> type[Params]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in own_types}
     return create_model("Params", __base__=Params, **fields)
 
 
@@ -120,14 +120,14 @@ def subclass(kind: Any, *fields: tuple[str, Any], **constants: Any) -> Any:
     return make_dataclass(kind.__name__, fields, bases=(kind,), namespace=constants, frozen=True)
 
 
-def check_metric(metric: Component, every: list[Component], has_table: bool) -> None:
+def check_metric(metric: Component, metrics: list[Component], has_table: bool) -> None:
     """Raises ValueError if a metric needs a source that is not there, or another one of the workload has its name."""
     if "source" in metric.arguments and has_table:
         raise ValueError(
             f"is {metric.name!r}; {metric.place} has the parameter 'source', and this workload has a table and no "
             "source of its own; remove the parameter"
         )
-    if [component.attribute for component in every].count(metric.attribute) > 1:
+    if [component.attribute for component in metrics].count(metric.attribute) > 1:
         raise ValueError(f"is {metric.name!r}; two metrics are called {metric.attribute!r}; rename one")
 
 

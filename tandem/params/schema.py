@@ -493,11 +493,11 @@ class Workload(Section):
         return self
 
 
-def mismatch(task: str, key: str, value: str, what: str, accepted: Sequence[str], others: Sequence[str]) -> ValueError:
+def mismatch(task: str, key: str, value: str, noun: str, accepted: Sequence[str], tasks: Sequence[str]) -> ValueError:
     """The error that a task and the value of another key do not go together."""
     return ValueError(
         f"task is {task!r} and {key} is {value!r}, which do not go together; "
-        f"{what} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(others)}"
+        f"{noun} for {task}: {', '.join(accepted)}; tasks for {value}: {', '.join(tasks)}"
     )
 
 

@@ -85,17 +85,17 @@ class Predictor:
         rows = from_frame(table, columns, "the table", learned.na)
         grid = series.to_grid(rows, learned, interval)
         self.remarks += [remark for remark in grid.remarks if remark not in rows.report]
-        if num_after := int((~grid.measured[::-1]).cumprod().sum()):  # filled, they would be known and constant
+        if num_after := int((~grid.is_measured[::-1]).cumprod().sum()):  # filled, they would be known and constant
             grid = grid.until(len(grid.times) - num_after)
             target = self.learned["columns"]["target"]
             self.remarks.append(
                 f"the last {num_after:,} steps have no {target!r}; the forecast begins with the first of them"
             )
         length = learned.input_steps + 1  # one more for the first difference
-        if len(grid.times) < length or not grid.known[-length:].all():
+        if len(grid.times) < length or not grid.is_complete[-length:].all():
             raise ValueError(
                 f"a forecast needs the last {length} steps of {interval.words} without a gap; the table ends with "
-                f"{int(grid.known[::-1].cumprod().sum())} such steps"
+                f"{int(grid.is_complete[::-1].cumprod().sum())} such steps"
             )
         mean, std = np.array(self.learned["mean"]), np.array(self.learned["std"])
         steps = series.transform(grid.levels[-length:], learned.transform)

@@ -52,7 +52,7 @@ class Fitted:
     """A model that was fitted to the training split without a network (stages/baseline.py)."""
 
     outputs: "Tensor"  # (N, C) for the test split
-    about: str  # what it is, and how many sequences it was fitted to
+    description: str  # what it is, and how many sequences it was fitted to
 
 
 class Task:

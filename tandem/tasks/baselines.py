@@ -25,26 +25,26 @@ class Baseline(NamedTuple):
 
 
 def compare_with_baselines(
-    own: float,
+    score: float,
     baselines: Sequence[Baseline],
-    num: int,
+    num_test: int,
     groups: Groups | None = None,
     subject: str = "the network",
 ) -> str:
-    """Return a sentence that compares the score of `subject` on `num` test sequences with the baselines; larger is
+    """Return a sentence that compares the score of `subject` on `num_test` test sequences with the baselines; larger is
     better. If the sequences have groups, the sentence says how many its intervals are over.
 
     `the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, is not clearly better
     than 1-NN (only 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
     """
-    cases = str(groups) if groups else f"{num:,} test sequences"
+    cases = str(groups) if groups else f"{num_test:,} test sequences"
     first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{rival.name} {rival.score:.4g}" for rival in rest)]
     if groups and groups.shortage:
-        return f"{', '.join(words)}, {subject} {own:.4g}: the data cannot tell which is better ({groups.shortage})"
-    beaten = [rival.name for rival in baselines if own > rival.score and rival.gain and rival.gain[0] > 0]
+        return f"{', '.join(words)}, {subject} {score:.4g}: the data cannot tell which is better ({groups.shortage})"
+    beaten = [rival.name for rival in baselines if score > rival.score and rival.gain and rival.gain[0] > 0]
     verdicts = [
-        f"{relation(own, rival)} {rival.name} ({rejection_reason(own, rival, cases, groups)})"
+        f"{relation(score, rival)} {rival.name} ({rejection_reason(score, rival, cases, groups)})"
         for rival in baselines
         if rival.name not in beaten
     ]
@@ -55,52 +55,57 @@ def compare_with_baselines(
     return f"{', '.join(words)}: {subject} {', '.join(verdicts)}"
 
 
-def relation(own: float, other: Baseline) -> str:
-    if other.gain == (0, 0) and own == other.score:
+def relation(score: float, baseline: Baseline) -> str:
+    if baseline.gain == (0, 0) and score == baseline.score:
         return "is exactly as good as"
-    return "is not clearly better than" if own > other.score else "does not beat"
+    return "is not clearly better than" if score > baseline.score else "does not beat"
 
 
 def compare_with_fitted(
-    own: float, fitted: Baseline, about: str, num: int, groups: Groups | None = None, subject: str = "the network"
+    score: float,
+    fitted: Baseline,
+    description: str,
+    num_test: int,
+    groups: Groups | None = None,
+    subject: str = "the network",
 ) -> str:
     """Return one of three sentences: `subject` is better than the fitted model, worse, or no difference is detected.
 
-    Both learned from the training split; `about` says what the fitted model is.
+    Both learned from the training split; `description` says what the fitted model is.
     """
-    cases = str(groups) if groups else f"{num:,} test sequences"
-    scores = f"{fitted.score:.4g}; {about}"
+    cases = str(groups) if groups else f"{num_test:,} test sequences"
+    scores = f"{fitted.score:.4g}; {description}"
     if groups and groups.shortage:
         return f"the data cannot tell whether {subject} or the fitted model ({scores}) is better ({groups.shortage})"
     if not fitted.gain:
         return f"no difference from the fitted model ({scores}) is detected: {cases} are too few for an interval"
     low, high = fitted.gain
-    if low == high == own - fitted.score == 0:
+    if low == high == score - fitted.score == 0:
         return f"{subject} is exactly as good as the fitted model ({scores})"
     interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}{f' over {groups}' if groups else ''}"
-    if low > 0 and own > fitted.score:
+    if low > 0 and score > fitted.score:
         return f"{subject} beats the fitted model ({scores}; {interval})"
-    if high < 0 and own < fitted.score:
+    if high < 0 and score < fitted.score:
         return f"the fitted model ({scores}) beats {subject} as it was trained ({interval}); it needs no GPU"
     return f"no difference between {subject} and the fitted model ({scores}) is detected with {cases} ({interval})"
 
 
-def rejection_reason(own: float, other: Baseline, cases: str, groups: Groups | None) -> str:
+def rejection_reason(score: float, baseline: Baseline, cases: str, groups: Groups | None) -> str:
     """Return why a baseline counts as not beaten."""
-    if not other.gain:
+    if not baseline.gain:
         return f"{cases} are too few for an interval"
-    low, high = other.gain
-    if low == high == own - other.score == 0:
+    low, high = baseline.gain
+    if low == high == score - baseline.score == 0:
         return "both are equally good in every group" if groups else "both are right for the same sequences"
     interval = f"95% interval of the gain {low:+.2g} to {high:+.2g}"
     if high < 0:
         return f"it is worse: {interval}{f' over {groups}' if groups else ''}"
-    if own > other.score:
+    if score > baseline.score:
         return f"only {cases}: {interval}"
     return f"the difference is not clear with {cases}: {interval}"
 
 
-def sample(num: int, largest: int) -> np.ndarray:
+def sample_rows(num: int, largest: int) -> np.ndarray:
     """Return sorted indices of `largest` of `num` sequences, drawn with a fixed seed; all if there are no more."""
     if num <= largest:
         return np.arange(num)
@@ -134,7 +139,7 @@ def num_useful_features(train: np.ndarray, labels: np.ndarray, names: Sequence[s
     half = len(names) // 2
     if list(names) != [*names[:half], *(f"d{name}" for name in names[:half])]:
         return len(names)
-    rows = sample(len(train), max(100, int((MAX_PRODUCTS / train[0].size) ** 0.5)))
+    rows = sample_rows(len(train), max(100, int((MAX_PRODUCTS / train[0].size) ** 0.5)))
     train, labels = train[rows], labels[rows]
     num_right = {
         num_features: (labels[nearest_neighbours(values, values, are_same=True)] == labels).sum()

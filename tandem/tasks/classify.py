@@ -17,7 +17,7 @@ from tandem.tasks.baselines import (
     nearest_neighbours,
     num_comparable,
     num_useful_features,
-    sample,
+    sample_rows,
 )
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
@@ -86,22 +86,22 @@ class Task(FittedTask):
         compared_by = self.score_name if self.score_name in metrics else "accuracy"
         groups, baselines = Groups.of_test_split(self.summary, read), []
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
-            new_metrics = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
-            metrics |= {f"{key}_{score}": value for score, value in new_metrics.items()}
+            baseline_metrics = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
+            metrics |= {f"{key}_{score}": value for score, value in baseline_metrics.items()}
             if stretches:
                 voted = stretches.is_right(F.one_hot(baseline_predictions, self.num_outputs).numpy(), targets.numpy())
                 metrics[f"{key}_stretch_accuracy"] = float(voted.mean())
             gain = self.interval_of_gain(compared_by, predictions, baseline_predictions, targets, groups)
-            baselines.append(Baseline(name, new_metrics[compared_by], gain))
+            baselines.append(Baseline(name, baseline_metrics[compared_by], gain))
         of_stretches = ""
         if stretches:
-            new_metrics, sentence = stretches.score(shares.numpy(), targets.numpy())
-            metrics, of_stretches = metrics | new_metrics, f"; {sentence}"
+            stretch_metrics, sentence = stretches.score(shares.numpy(), targets.numpy())
+            metrics, of_stretches = metrics | stretch_metrics, f"; {sentence}"
         if self.fitted:
             *baselines, of_fitted = baselines
         compared = compare_with_baselines(metrics[compared_by], baselines, len(targets), groups, self.subject)
         if self.fitted:
-            details = self.fitted.about
+            details = self.fitted.description
             compared += "; " + compare_with_fitted(
                 metrics[compared_by], of_fitted, details, len(targets), groups, self.subject
             )
@@ -128,7 +128,7 @@ class Task(FittedTask):
         """
         train_targets = torch.from_numpy(read("train", "targets"))
         values, test_values = (read(split, "values") for split in ("train", "test"))
-        rows = sample(len(values), num_comparable(values, test_values))
+        rows = sample_rows(len(values), num_comparable(values, test_values))
         sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
         most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
         examples, labels = values[rows], train_targets[rows]
@@ -157,10 +157,10 @@ class Task(FittedTask):
         counts = [torch.stack([true * guess, true, guess], dim=2).double().numpy() for guess in predicted]  # (N, C, 3)
         return interval_of_gain(counts[0], counts[1], groups, macro_f1_of_sums)
 
-    def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
+    def rare_class_report(self, class_scores: list[dict[str, Any]], metrics: dict[str, float]) -> str:
         """The scores of classes that are rare in the test split, which accuracy hides. Empty without such classes."""
-        total = sum(row["num_true"] for row in each)
-        rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]
+        total = sum(row["num_true"] for row in class_scores)
+        rare = [row for row in class_scores if 0 < row["num_true"] < RARE * total / len(class_scores)]
         if not rare:
             return ""
         rare.sort(key=lambda row: row["num_true"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, ReadArray
-from tandem.tasks.baselines import Baseline, compare_with_baselines, sample
+from tandem.tasks.baselines import Baseline, compare_with_baselines, sample_rows
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
 from tandem.tasks.statistics import interval_of_gain
@@ -83,7 +83,7 @@ class Task(tasks.Task):
         rows = []
         for number in range(1, self.num_outputs):
             actual, predicted = np.argwhere(targets == number), np.argwhere(predictions == number)
-            matched = actual[[index for index, _ in match(actual, predicted, targets.shape[1])]]
+            matched = actual[[index for index, _ in match_events(actual, predicted, targets.shape[1])]]
             rows.append([np.bincount(events[:, 0], minlength=len(targets)) for events in (matched, actual, predicted)])
         return np.array(rows).transpose(2, 0, 1)
 
@@ -143,7 +143,7 @@ class Task(tasks.Task):
         """
         targets, lengths = read("train", "targets"), read("train", "lengths")
         num_steps, generator = targets.shape[1], np.random.default_rng(0)
-        rows = sample(len(targets), max(1, NUM_THRESHOLD_STEPS // num_steps))
+        rows = sample_rows(len(targets), max(1, NUM_THRESHOLD_STEPS // num_steps))
         is_real = np.arange(num_steps) < lengths[:, None]
         values, test_values = read("train", "values")[rows], read("test", "values")
         # With a negative sign, the feature crosses downwards.
@@ -159,7 +159,8 @@ class Task(tasks.Task):
                     scores = {}
                     for level in (*np.quantile(real, QUANTILES).tolist(), *levels.tolist()):
                         guesses = np.argwhere(crossings(signed, level) & is_real[rows])
-                        scores[level] = 2 * len(match(events, guesses, num_steps)) / max(1, len(events) + len(guesses))
+                        num_matched = len(match_events(events, guesses, num_steps))
+                        scores[level] = 2 * num_matched / max(1, len(events) + len(guesses))
                     if max(scores.values()) > best:
                         best = max(scores.values())
                         equal = sorted(level for level, f1 in scores.items() if f1 == best)
@@ -221,19 +222,18 @@ def to_numpy(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.nda
     return predictions.numpy(), targets.numpy()
 
 
-def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
+def match_events(actual: np.ndarray, predicted: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
     """The index pairs of a maximum one-to-one matching of events (K, 2), (L, 2) in sequences of `num_steps` steps."""
     spacing = num_steps + TOLERANCE + 1  # keeps events from matching across sequences
-    left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
+    left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, predicted))
     return match_steps(left, right, TOLERANCE)
 
 
-def pair_events(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
-    """Return (actual, found) events (sequence, step) after `match`: all actual events, then the unmatched found ones.
-
-    None takes the place of a missing event.
+def pair_events(actual: np.ndarray, predicted: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
+    """Return (actual, predicted) events (sequence, step) after `match_events`: all actual events, then the unmatched
+    predicted ones. None takes the place of a missing event.
     """
-    left, right = (dict(enumerate(map(tuple, places.tolist()))) for places in (actual, found))
-    partner = {index: right.pop(other) for index, other in match(actual, found, num_steps)}
+    left, right = (dict(enumerate(map(tuple, places.tolist()))) for places in (actual, predicted))
+    partner = {index: right.pop(other) for index, other in match_events(actual, predicted, num_steps)}
     pairs: list[tuple[Any, Any]] = [(event, partner.get(index)) for index, event in left.items()]
     return pairs + [(None, event) for event in right.values()]

@@ -22,7 +22,7 @@ COLUMN = "group"  # of predictions.csv
 @dataclass(frozen=True, eq=False)
 class Groups:
     names: np.ndarray  # (N,) equal for sequences of one group
-    num_known: int = 0  # of the groups, which train or val has too, because the data's own split says so
+    num_seen: int = 0  # of the groups, which train or val has too, because the data's own split says so
 
     @classmethod
     def of_test_split(cls, summary: Mapping[str, Any], read: ReadArray) -> "Groups | None":
@@ -46,8 +46,8 @@ class Groups:
         return f"{len(self.sizes):,} test group{'s' * (len(self.sizes) != 1)}"
 
     def __str__(self) -> str:
-        how_many = "all" if self.num_known == len(self.sizes) else f"{self.num_known:,}"
-        return self.count + (f", {how_many} of them in train or val too" if self.num_known else "")
+        how_many = "all" if self.num_seen == len(self.sizes) else f"{self.num_seen:,}"
+        return self.count + (f", {how_many} of them in train or val too" if self.num_seen else "")
 
     @property
     def shortage(self) -> str:
@@ -74,11 +74,11 @@ class Groups:
         return sums
 
 
-def name_groups(found: Evaluation, summary: Mapping[str, Any], read: ReadArray) -> Evaluation:
+def name_groups(evaluation: Evaluation, summary: Mapping[str, Any], read: ReadArray) -> Evaluation:
     """Add the group of each sequence to the predictions, as the data names it. Trainings are compared by it later."""
     if "num_groups" in summary:
         names = dict(zip(map(str, read("test", "ids").tolist()), read("test", "group_names").tolist(), strict=True))
-        for row in found.predictions:
+        for row in evaluation.predictions:
             if (sequence := str(row.get("sequence"))) in names:
                 row[COLUMN] = names[sequence]
-    return found
+    return evaluation

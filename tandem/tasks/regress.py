@@ -17,7 +17,7 @@ from tandem.tasks.baselines import (
     Baseline,
     compare_with_baselines,
     compare_with_fitted,
-    sample,
+    sample_rows,
     summaries,
 )
 from tandem.tasks.groups import Groups
@@ -90,7 +90,7 @@ class Task(FittedTask):
         of_fitted = baselines.pop("fitted", None)
         compared = compare_with_baselines(metrics["r2"], [*baselines.values()], len(actual), groups, self.subject)
         if self.fitted and of_fitted:
-            details = self.fitted.about
+            details = self.fitted.description
             compared += "; " + compare_with_fitted(metrics["r2"], of_fitted, details, len(actual), groups, self.subject)
         baseline_errors = ", ".join(f"{self.baselines[name]} {table[name]['mae']:.4g}" for name in baseline_predictions)
         return Evaluation(
@@ -115,15 +115,15 @@ def r2_score(predicted: np.ndarray, actual: np.ndarray) -> float:
 
 
 def gain_over(
-    other: np.ndarray, own: np.ndarray, actual: np.ndarray, groups: Groups | None = None
+    baseline: np.ndarray, predicted: np.ndarray, actual: np.ndarray, groups: Groups | None = None
 ) -> tuple[float, float] | None:
     """Return the 95% interval of the gain in r2_score variance of one prediction (N,) over another.
 
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
-    own, other = (-np.square(actual - prediction) / unit for prediction in (own, other))
-    return interval_of_gain(own, other, groups, largest=np.inf)
+    scores, baseline_scores = (-np.square(actual - values) / unit for values in (predicted, baseline))
+    return interval_of_gain(scores, baseline_scores, groups, largest=np.inf)
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
@@ -135,13 +135,13 @@ def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
     }
 
 
-def linear_model(read: ReadArray, known: np.ndarray, has_groups: bool = False) -> np.ndarray:
+def linear_model(read: ReadArray, train_targets: np.ndarray, has_groups: bool = False) -> np.ndarray:
     """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
 
     Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences; of sequences in groups,
-    whole groups are left out. known (N,): the training targets.
+    whole groups are left out. train_targets (N,).
     """
-    rows = sample(len(known), MAX_FITTED)
+    rows = sample_rows(len(train_targets), MAX_FITTED)
     train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))
     values, lengths = read("test", "values"), read("test", "lengths")
     parts = [slice(low, low + MAX_FITTED) for low in range(0, len(values), MAX_FITTED)]
@@ -149,7 +149,7 @@ def linear_model(read: ReadArray, known: np.ndarray, has_groups: bool = False) -
     deviation, mean = torch.std_mean(train, dim=0, correction=0)
     scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
     train, test = (train - mean) * scale, (test - mean) * scale
-    targets = torch.from_numpy(known[rows])[:, None]
+    targets = torch.from_numpy(train_targets[rows])[:, None]
     groups = torch.from_numpy(read("train", "groups")[rows]) if has_groups else None
     fit = leave_one_out(centred(train @ train.T), targets, train.shape[1], groups)
     return (test @ (train.T @ fit.coefficients) + targets.mean())[:, 0].numpy()

@@ -78,7 +78,7 @@ class Primal:
         self.with_targets = torch.zeros(num_features, num_outputs, dtype=torch.float64)
         self.features = torch.zeros(num_features, dtype=torch.float64)
         self.targets = torch.zeros(num_outputs, dtype=torch.float64)
-        self.num = 0
+        self.num_sequences = 0
 
     def add(self, features: Tensor, targets: Tensor) -> None:
         """features (n, P), targets (n, C)."""
@@ -86,13 +86,13 @@ class Primal:
         self.with_targets += (features.T @ targets.to(features.dtype)).cpu()
         self.features += features.sum(dim=0).cpu()
         self.targets += targets.sum(dim=0).cpu()
-        self.num += len(features)
+        self.num_sequences += len(features)
 
     def fits(self, strengths: Iterable[float]) -> Iterator[tuple[float, Tensor, Tensor]]:
         """Yield each strength with its weights (P, C) and intercepts (C,)."""
-        mean, target = self.features / self.num, self.targets / self.num
-        products = torch.addr(self.products, mean, mean, alpha=-self.num)
-        with_targets = torch.addr(self.with_targets, mean, target, alpha=-self.num)
+        mean, target = self.features / self.num_sequences, self.targets / self.num_sequences
+        products = torch.addr(self.products, mean, mean, alpha=-self.num_sequences)
+        with_targets = torch.addr(self.with_targets, mean, target, alpha=-self.num_sequences)
         for strength in strengths:
             weights = solve(products, strength, with_targets)
             yield strength, weights, target - mean @ weights

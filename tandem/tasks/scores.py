@@ -39,19 +39,19 @@ def baseline_scores(
     return sorted(((name, score) for name, score in scores if score is not None), key=lambda pair: -pair[1])
 
 
-def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
+def match_steps(actual: Sequence[int], predicted: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
     """Return the index pairs of a maximum one-to-one matching of ascending steps that are within `tolerance` of each
     other.
 
     A greedy pass that always takes the earliest match is optimal for intervals of equal length.
     """
-    matched, actual_index, found_index = [], 0, 0
-    while actual_index < len(actual) and found_index < len(found):
-        if abs(actual[actual_index] - found[found_index]) <= tolerance:
-            matched.append((actual_index, found_index))
-            actual_index, found_index = actual_index + 1, found_index + 1
-        elif actual[actual_index] < found[found_index]:
+    matched, actual_index, predicted_index = [], 0, 0
+    while actual_index < len(actual) and predicted_index < len(predicted):
+        if abs(actual[actual_index] - predicted[predicted_index]) <= tolerance:
+            matched.append((actual_index, predicted_index))
+            actual_index, predicted_index = actual_index + 1, predicted_index + 1
+        elif actual[actual_index] < predicted[predicted_index]:
             actual_index += 1
         else:
-            found_index += 1
+            predicted_index += 1
     return matched

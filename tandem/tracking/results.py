@@ -133,8 +133,8 @@ def realized_settings(trainer: Trainer) -> Realized:
         "precision": trainer.execution.precision,
         "grad_accum_steps": trainer.execution.grad_accum_steps,
     }
-    if trainer.threads.kept:
-        realized["threads"] = trainer.threads.kept
+    if trainer.threads.kept_number:
+        realized["threads"] = trainer.threads.kept_number
     if not trainer.is_fitted:
         realized["step"] = trainer.execution.step
     return realized

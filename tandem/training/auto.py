@@ -103,7 +103,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
     if trainer.ignores_threads:
         number = most if not is_auto or has_cores(most) else 1
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
-    can_try = most > 1 and not (trainer.no_steps or trainer.device.is_accelerator)
+    can_try = most > 1 and not (trainer.why_no_steps or trainer.device.is_accelerator)
     seconds = seconds_with_same_bits(trainer, numbers) if can_try else {}
     if not is_auto:
         return ThreadTuner([most], changes_bits=most > 1 and most not in seconds), ""

@@ -185,16 +185,16 @@ def require_usable_workers(workload: str, device: str, settings: Train) -> None:
         )
 
 
-def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
-    """`device` or `host`. Raises ValueError if `wanted` is `device` and the data does not fit."""
+def choose_data_location(requested: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
+    """`device` or `host`. Raises ValueError if `requested` is `device` and the data does not fit."""
     room = SHARE_OF_FREE_MEMORY * free_bytes
-    if wanted == "device" and needed_bytes > room:
+    if requested == "device" and needed_bytes > room:
         raise ValueError(
             f"preload.data_location is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
             f"and {device_name} accepts at most {room / 2**20:,.0f} MiB "
             f"({SHARE_OF_FREE_MEMORY:.0%} of its free memory); use auto or host"
         )
-    return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+    return requested if requested != "auto" else "device" if needed_bytes <= room else "host"
 
 
 def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Workers = ALONE) -> Trainer:

@@ -57,7 +57,7 @@ class LoopTrainer(Trainer):
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
         self.executor.use(replace(self.execution, why_no_graph=REASON))
-        self.no_steps = REASON
+        self.why_no_steps = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.executor.advice
         self.executor.advice = [first, "lower train.batch_size", *others]
@@ -70,7 +70,7 @@ class LoopTrainer(Trainer):
 
     def train_epochs(self, on_epoch: Callable[[Epoch], None], num_epochs: int | None = None) -> None:
         run, size = LoopRun(self, on_epoch, num_epochs or self.settings.epochs), self.settings.batch_size
-        train = Batches(self.train_split, size, self.drawn_batches)
+        train = Batches(self.train_split, size, self.counted_batches)
         order = sequential_indices(self.val_split)
         val = Batches(self.val_split, size, lambda: self.executor.batches(self.val_split, order, size))
         # What the function draws before its first epoch is the same in a resumed training, which has other generators.
@@ -100,10 +100,10 @@ class LoopTrainer(Trainer):
         """A loop that reads `train.tensors` itself takes no batches; then each training sequence counts once."""
         return self.num_taken or super().num_sequences
 
-    def drawn_batches(self) -> Iterator[Batch]:
+    def counted_batches(self) -> Iterator[Batch]:
         if self.random_draws is None:
             raise ValueError("the batches of `train` were read outside `with run.epoch():`, which draws their order")
-        for batch in self.batches(self.random_draws):
+        for batch in self.drawn_batches(self.random_draws):
             self.num_taken += len(batch)
             yield batch
 

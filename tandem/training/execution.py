@@ -167,10 +167,10 @@ def requested_execution(settings: Train, device: Device, model: nn.Module) -> Ex
     )
 
 
-def choose_step(wanted: str, device: Device, model: nn.Module) -> tuple[str, str]:
-    """How steps are taken for `wanted` (train.step in params.yaml), and the reason if a graph is not possible."""
-    if wanted not in ("auto", "graph"):
-        return wanted, ""
+def choose_step(requested: str, device: Device, model: nn.Module) -> tuple[str, str]:
+    """How steps are taken for `requested` (train.step in params.yaml), and the reason if a graph is not possible."""
+    if requested not in ("auto", "graph"):
+        return requested, ""
     reason = graph_blocker(device, model)
     return ("eager" if reason else "graph"), reason
 

@@ -20,7 +20,7 @@ from tandem.devices.graphs import NUM_WARMUPS
 from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split
 from tandem.training.random_draws import RandomDraws
-from tandem.training.step import Step, take_captured
+from tandem.training.step import Step, take_step_in_capture
 
 CHUNK_BYTES = 40 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
 NUM_CHUNKS = 12  # an epoch has at least so many chunks: three are on the device, which may not hold the whole data
@@ -89,7 +89,7 @@ class GraphSteps:
             yield self.settings.batch_size if is_full else self.last_batch_size
 
     def run_step(self, is_full: bool) -> None:
-        update = partial(take_captured, self.step)
+        update = partial(take_step_in_capture, self.step)
         warm_up, work = partial(self.take_next, self.step, is_full), partial(self.take_next, update, is_full)
         self.graphs.run(("step", is_full), warm_up, work, NUM_WARMUPS if is_full else NUM_LAST_BATCH_WARMUPS)
 
@@ -109,7 +109,7 @@ class GraphSteps:
     def take_next(self, update: Callable[[Batch, Tensor], Tensor], is_full: bool) -> None:
         """Take the next step. This code is captured, so it uses only tensors on the device.
 
-        `update`: the Step in a warm-up, which falls back if memory runs out; in the capture `take_captured`.
+        `update`: the Step in a warm-up, which falls back if memory runs out; in the capture `take_step_in_capture`.
         """
         assert self.random_draws is not None
         rows, positions = self.last_rows, self.last_positions

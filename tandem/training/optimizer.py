@@ -34,7 +34,7 @@ class AdamW(torch.optim.AdamW):
     _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older torch versions
 
 
-def learning_rates(params: Train, num_steps: int) -> Tensor:
+def learning_rates(settings: Train, num_steps: int) -> Tensor:
     """The learning rate of every step: (num_steps,) float32, computed in float64.
 
     Eager and captured steps both use this table, so their rates are identical.
@@ -43,8 +43,8 @@ def learning_rates(params: Train, num_steps: int) -> Tensor:
     torch's CosineAnnealingLR and OneCycleLR.
     """
     steps = torch.arange(num_steps, dtype=torch.float64)
-    largest = params.learning_rate
-    if params.schedule == "cosine":
+    largest = settings.learning_rate
+    if settings.schedule == "cosine":
         rates = between(largest, 0.0, steps / num_steps)
     else:
         top = WARMUP_SHARE * (num_steps + 1) - 1  # may lie between two steps

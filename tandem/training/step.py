@@ -62,7 +62,7 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     return total
 
 
-def take_captured(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
+def take_step_in_capture(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     """`take_step` in a capture. Raises RuntimeError if the network replaces a buffer: every replay would read the old
     one, whose memory is free. After an error it has its old buffers, because a failed capture has computed nothing.
     """
@@ -168,7 +168,7 @@ class Step:
         def step() -> None:
             if self.graphs is not None:
                 try:
-                    return self.graphs.run(key, partial(self, batch), partial(take_captured, self, batch))
+                    return self.graphs.run(key, partial(self, batch), partial(take_step_in_capture, self, batch))
                 except RuntimeError as error:
                     self.give_up_graph(error)
             self(batch)

@@ -39,7 +39,7 @@ class ThreadTuner:
         self.waited, self.wait, self.least_wait = 0.0, 0.0, 0.0
 
     @property
-    def kept(self) -> int | None:
+    def kept_number(self) -> int | None:
         """The number that a resumed training must keep, if the result depends on it."""
         return self.number if self.changes_bits else None
 

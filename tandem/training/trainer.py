@@ -55,7 +55,7 @@ class Epoch:
     training: Measurement
     validation: Measurement
     digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
-    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured; tandem/runs/quantities.py
+    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured, each a column of timings.csv
 
 
 class Trainer:
@@ -99,7 +99,7 @@ class Trainer:
         self.peak_mib = 0.0  # highest memory peak so far of an epoch with CUDA graphs
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
-        self.no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
+        self.why_no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
         self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         if execution.precision == "bf16" and "bf16" not in self.device.precisions():
@@ -156,7 +156,7 @@ class Trainer:
             if num_done == self.steps_per_epoch:
                 return
             self.graph_steps = graph_steps = None  # given up: frees their memory
-        for batch, rate in zip(self.batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
+        for batch, rate in zip(self.drawn_batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
             step.set_rate(rate)
             self.total.add_(step(batch, self.norms[num_done : num_done + 1]))
             num_done += 1
@@ -169,7 +169,7 @@ class Trainer:
         self.digests = random_draws.digests()
         return random_draws
 
-    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
+    def drawn_batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The epoch's batches after the first `num_done`."""
         size = self.settings.batch_size
         random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch_device))
@@ -258,7 +258,7 @@ class Trainer:
         reason = "the gradients of all steps overflowed in fp16"
         if not self.settings.max_grad_norm:
             reason = "train.max_grad_norm is 0, so gradients are not clipped and their norm is not computed"
-        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.no_steps or reason)
+        return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.why_no_steps or reason)
 
     def add_memory_of_graphs(self, training: Measurement) -> None:
         """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
@@ -347,7 +347,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.step.scaler.state_dict(),
             "executor": self.executor.state(),
-            "threads": self.threads.kept,
+            "threads": self.threads.kept_number,
             "generator": self.generator.get_state(),
             "torch_rng": self.device.random_state(),
             "epochs_done": self.epochs_done,

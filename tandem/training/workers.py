@@ -39,7 +39,7 @@ LOST_MESSAGES = re.compile(
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
 )
-COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
+MUST_AGREE = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
 
 
 class Workers:
@@ -123,7 +123,7 @@ class Workers:
         """Raises ValueError if the workers differ in seed, data, code, parameters or torch."""
         if self.count == 1:
             return
-        compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
+        compared = {name: inputs[name] for name in MUST_AGREE} | {"torch": inputs["hardware"]["torch"]}
         own_inputs = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
         differing = [name for name, theirs in self.broadcast(own_inputs).items() if own_inputs[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):

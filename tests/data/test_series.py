@@ -251,7 +251,7 @@ def test_a_calendar_grid_has_a_point_for_each_of_its_steps(
 ):
     """Empty: a point that no row stands for."""
     grid = grid_of(tmp_path, table(cells, list(range(len(cells)))), replace(PARAMS, interval=interval))
-    found = [day[:10] if is_known else "" for day, is_known in zip(iso(grid.times), grid.known, strict=True)]
+    found = [day[:10] if is_present else "" for day, is_present in zip(iso(grid.times), grid.is_complete, strict=True)]
     assert found == expected
 
 
@@ -291,9 +291,9 @@ def test_interpolate_takes_each_columns_last_known_value_and_no_later_one(tmp_pa
     text = table([QUARTERS[point] for point in (0, 1, 3, 4, 5)], [1, 2, 3, 8, 9], [5, 6, "", 7, 8])
     grid = grid_of(tmp_path, text, replace(PARAMS, missing="interpolate", columns=TWO))
     assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [3, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
-    assert grid.measured.tolist() == [True, True, False, True, True, True]
-    known = grid_of(tmp_path, text, replace(PARAMS, columns=TWO)).known
-    assert known.tolist() == [True, True, False, False, True, True]
+    assert grid.is_measured.tolist() == [True, True, False, True, True, True]
+    is_complete = grid_of(tmp_path, text, replace(PARAMS, columns=TWO)).is_complete
+    assert is_complete.tolist() == [True, True, False, False, True, True]
 
 
 @pytest.mark.parametrize("missing", ["skip", "interpolate"])
@@ -523,7 +523,7 @@ def test_midnights_of_a_place_with_summer_time_are_not_taken_for_gaps(
     refused(tmp_path, table(times, numbers), words, "set preprocess.interval to day", params=params)
     if interval == "day":
         dates = grid_of(tmp_path, table(pd.date_range(*SUMMER).astype(str), numbers), params)
-        assert dates.known.all() and len(dates.times) == 5 and odd(dates) == {}
+        assert dates.is_complete.all() and len(dates.times) == 5 and odd(dates) == {}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -120,7 +120,7 @@ def test_teacher_forcing_decays_from_start_to_end():
 
 def test_events_are_matched_one_to_one_within_two_frames():
     def pairs(actual: list[tuple[int, int]], found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        return detect.match(np.array(actual).reshape(-1, 2), np.array(found).reshape(-1, 2), num_steps=20)
+        return detect.match_events(np.array(actual).reshape(-1, 2), np.array(found).reshape(-1, 2), num_steps=20)
 
     assert pairs([(0, 5)], [(0, 7)]) == [(0, 0)]
     assert pairs([(0, 5)], [(0, 8)]) == []

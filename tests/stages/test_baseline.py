@@ -95,10 +95,10 @@ def test_many_sequences_are_sampled_and_the_sentence_says_so(monkeypatch: pytest
     monkeypatch.setattr(baseline, "MAX_SEQUENCES", 360)
     train, val, test, shape, task = splits_of(800, 50)
     model = baseline.fit(train, val, test, shape, task, lambda *_: None)
-    assert model.about.endswith("fitted to 320 of 800 training sequences")
+    assert model.description.endswith("fitted to 320 of 800 training sequences")
     assert (model.outputs.argmax(dim=1) == test.tensors["targets"]).double().mean() > 0.8
     few = baseline.fit(*splits_of(60, 50), lambda *_: None)
-    assert few.about.endswith("fitted to 60 training sequences")
+    assert few.description.endswith("fitted to 60 training sequences")
 
 
 def test_what_would_take_longer_than_a_minute_is_not_fitted():

@@ -29,12 +29,12 @@ def test_a_baseline_is_beaten_where_the_test_split_can_tell():
 
 
 def test_the_fitted_model_is_better_worse_or_not_told_apart():
-    fitted, about = Baseline("the fitted model", 0.8, (0.02, 0.1)), "trees, fitted to 60 training sequences"
+    fitted, description = Baseline("the fitted model", 0.8, (0.02, 0.1)), "trees, fitted to 60 training sequences"
 
-    def found(own: float, gain: tuple[float, float] | None, groups: Groups | None = None) -> str:
-        return compare_with_fitted(own, fitted._replace(gain=gain), about, 45, groups)
+    def found(score: float, gain: tuple[float, float] | None, groups: Groups | None = None) -> str:
+        return compare_with_fitted(score, fitted._replace(gain=gain), description, 45, groups)
 
-    assert found(0.9, (0.02, 0.1)).startswith(f"the network beats the fitted model (0.8; {about}; 95% interval")
+    assert found(0.9, (0.02, 0.1)).startswith(f"the network beats the fitted model (0.8; {description}; 95% interval")
     worse = found(0.7, (-0.2, -0.02))
     assert worse.startswith("the fitted model (0.8") and worse.endswith(
         "as it was trained (95% interval of the gain -0.2 to -0.02); it needs no GPU"

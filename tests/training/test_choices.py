@@ -103,7 +103,7 @@ def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
 def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
     trainer = planted(machine, speeds(*by_threads))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert trainer.threads.kept == (expected if expected > 1 else None) and torch.get_num_threads() == expected
+    assert trainer.threads.kept_number == (expected if expected > 1 else None) and torch.get_num_threads() == expected
     assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
 
 
@@ -198,7 +198,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
     assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: only one core is usable"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=4))
-    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.threads.kept == 4
+    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.threads.kept_number == 4
     assert machine.num_steps == 2 * 4 and auto.cached_choices() == {}  # which show whether the result depends on it
 
 

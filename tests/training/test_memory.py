@@ -118,7 +118,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         leave(at_load)
     trainer.executor.make_resident()
     network.train()
-    for number, batch in enumerate(islice(trainer.batches(trainer.start_draws()), 24)):
+    for number, batch in enumerate(islice(trainer.drawn_batches(trainer.start_draws()), 24)):
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)

@@ -94,7 +94,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def first_gradients(trainer: Trainer) -> Tensor:
-    take_step(trainer.step, next(trainer.batches(trainer.start_draws())))
+    take_step(trainer.step, next(trainer.drawn_batches(trainer.start_draws())))
     return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
 
 

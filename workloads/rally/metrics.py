@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.tasks.detect import match
+from tandem.tasks.detect import match_events
 from tandem.tasks.scores import macro_f1, precision_recall_f1
 
 NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # multiples of the noise of the training
@@ -31,6 +31,6 @@ def event_f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> 
     per_class = []
     for number in range(1, num_classes):
         actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
-        num_matched = len(match(actual, found, targets.shape[1]))
+        num_matched = len(match_events(actual, found, targets.shape[1]))
         per_class.append(precision_recall_f1(num_matched, len(actual), len(found)))
     return macro_f1(per_class)

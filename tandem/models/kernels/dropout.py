@@ -46,24 +46,24 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 def factor(shape: tuple[int, ...], p: float, dim: int = 0) -> Tensor:
     """Dropout factors of that shape: 0 or 1 / (1 - p). `dim` is the dimension of the sequences."""
-    num_dropped, factors = round(p * LEVELS), torch.empty(whole(shape, dim))
+    num_dropped, factors = round(p * LEVELS), torch.empty(whole_shape(shape, dim))
     count = factors.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
     torch.ge(bits[:count].view(factors.shape), num_dropped - LEVELS // 2, out=factors)
-    return own(factors.mul_(LEVELS / (LEVELS - num_dropped)), shape, dim)
+    return own_part(factors.mul_(LEVELS / (LEVELS - num_dropped)), shape, dim)
 
 
 def drop_as_torch(x: Tensor, p: float, training: bool = True, dim: int = 0) -> Tensor:
     """`torch.nn.functional.dropout` with torch's own random draws."""
     if _place is None or not training or p == 0:
         return F.dropout(x, p, training)
-    return x * own(F.dropout(x.new_ones(whole(x.shape, dim)), p), x.shape, dim)
+    return x * own_part(F.dropout(x.new_ones(whole_shape(x.shape, dim)), p), x.shape, dim)
 
 
-def whole(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def whole_shape(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     """`shape` for the sequences of all workers."""
     return tuple(shape) if _place is None else (*shape[:dim], _place[1], *shape[dim + 1 :])
 
 
-def own(factors: Tensor, shape: tuple[int, ...], dim: int) -> Tensor:
+def own_part(factors: Tensor, shape: tuple[int, ...], dim: int) -> Tensor:
     return factors if _place is None else factors.narrow(dim, _place[0], shape[dim])
