@@ -112,5 +112,5 @@ def document(found: Comparison) -> dict[str, Any]:
         }
         for judged in found.judgements
     ]
-    values = {row.what: dict(zip(names, row.cells, strict=True)) for row in found.rows}
+    values = {row.name: dict(zip(names, row.cells, strict=True)) for row in found.rows}
     return {"workload": found.workload, "values": values, "judgements": judgements}

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows import processes
-from tandem.comparing import rerun
-from tandem.comparing.rerun import Verdict
+from tandem.comparing import verdicts
+from tandem.comparing.verdicts import Verdict
 from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
 from tandem.runs.run import Run
 
@@ -185,7 +185,7 @@ class RecordedProject:
             *(["--perturb", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )
-        return [rerun.open_rerun(entry, self.recorded) for entry in json.loads(out.read_text(encoding="utf-8"))]
+        return [verdicts.open_rerun(entry, self.recorded) for entry in json.loads(out.read_text(encoding="utf-8"))]
 
     def run(self, module: str, *words: str) -> None:
         """Run `python -m <module> <words>` and wait. Raises Stopped if it fails."""

@@ -22,7 +22,7 @@ from flows.processes import output_of
 from tandem import files
 from tandem.command import DONE, FAILED, Result
 from tandem.comparing.comparability import short_hardware
-from tandem.comparing.rerun import differing
+from tandem.comparing.verdicts import differing
 from tandem.devices.names import is_accelerator
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten

@@ -35,9 +35,9 @@ from typing import Any
 from flows.recorded_project import RecordedProject, Stopped, checkout
 from tandem import files
 from tandem.command import NO_ANSWER, CommandError, Result, aligned, count, sentence_of
-from tandem.comparing import published, rerun
+from tandem.comparing import published, verdicts
 from tandem.comparing.published import FILE, SCHEMA
-from tandem.comparing.rerun import Verdict
+from tandem.comparing.verdicts import Verdict
 from tandem.params.loading import load_params
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder, seeds_in
@@ -114,8 +114,8 @@ def judge(found: Run, quick: bool, threads: int | None, device: str | None, note
         num_epochs = min(QUICK_EPOCHS, len(found.train["epochs"])) if quick else None
         (again,) = project.rerun([found.seed], num_epochs, evaluate=not quick)
         notes += [compared(found, again), times(found, again)]
-        environment = rerun.environment_of(found, again)
-        verdict = rerun.judge_bitwise(found, again, environment)
+        environment = verdicts.environment_of(found, again)
+        verdict = verdicts.judge_bitwise(found, again, environment)
         return verdict or judge_rounding(found, project, again, environment, num_epochs)
 
 
@@ -123,24 +123,24 @@ def judge_rounding(
     found: Run,
     project: RecordedProject,
     again: Run,
-    environment: rerun.EnvironmentInfo,
+    environment: verdicts.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
     seed, is_whole, horizon = found.seed, num_epochs is None, 0
-    num_seeds = rerun.NUM_SEEDS_OF_MARGIN if is_whole else rerun.NUM_SEEDS
+    num_seeds = verdicts.NUM_SEEDS_OF_MARGIN if is_whole else verdicts.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
     other_runs: list[Run] = []
-    if rerun.may_round(found, again):
-        perturbed_runs = project.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
-        other_runs = project.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
-        envelope = rerun.measure_envelope(again, perturbed_runs, other_runs)
-        if verdict := rerun.within(found, again, environment, envelope):
+    if verdicts.may_round(found, again):
+        perturbed_runs = project.rerun([seed], num_epochs, perturbations=range(1, verdicts.NUM_PERTURBED + 1))
+        other_runs = project.rerun(seeds[: verdicts.NUM_SEEDS], num_epochs, evaluate=is_whole)
+        envelope = verdicts.measure_envelope(again, perturbed_runs, other_runs)
+        if verdict := verdicts.within(found, again, environment, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
         other_runs += project.rerun(seeds[len(other_runs) :], num_epochs, evaluate=True)
-    return rerun.judge_final_scores(found, again, other_runs, environment, horizon)
+    return verdicts.judge_final_scores(found, again, other_runs, environment, horizon)
 
 
 def refuse_other_environment(run: Run) -> None:
@@ -156,7 +156,7 @@ def refuse_other_environment(run: Run) -> None:
 
 
 def compared(found: Run, again: Run) -> str:
-    quantities = f"losses, weights, order and draws of {rerun.epochs_compared(found, again)}"
+    quantities = f"losses, weights, order and draws of {verdicts.epochs_compared(found, again)}"
     return f"compared: {quantities}" + (", predictions" if again.score else ", no predictions")
 
 
@@ -176,15 +176,15 @@ def times(found: Run, again: Run) -> str:
 
 def check_published() -> Result:
     """The verdicts on the results here; the exit status is that of the worst: 1, 2, 3, 0."""
-    verdicts = {workload: verdict_of(workload, entries) for workload, entries in published.read().items()}
+    by_workload = {workload: verdict_of(workload, entries) for workload, entries in published.read().items()}
     lines = aligned(
         [
             (workload, f"{verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
-            for workload, verdict in verdicts.items()
+            for workload, verdict in by_workload.items()
         ]
     )
-    document = {workload: verdict.document for workload, verdict in verdicts.items()}
-    statuses = {verdict.status for verdict in verdicts.values()}
+    document = {workload: verdict.document for workload, verdict in by_workload.items()}
+    statuses = {verdict.status for verdict in by_workload.values()}
     return Result("\n".join(lines), document, next(status for status in (1, 2, 3, 0) if status in statuses))
 
 
@@ -227,7 +227,7 @@ def write_published() -> Result:
         old_entries = [
             old_entry
             for old_entry in entries.get(workload, [])
-            if rerun.environment_of(published.open_entry(old_entry).run, runs[0]).hardware
+            if verdicts.environment_of(published.open_entry(old_entry).run, runs[0]).hardware
         ]
         entries[workload] = [*old_entries, entry]
         files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: entries[name] for name in sorted(entries)}})
@@ -239,4 +239,4 @@ def perturbed(run: Run) -> list[Run]:
     """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
     with checkout(run) as project:
         project.prepare()
-        return project.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))
+        return project.rerun([run.seed], None, perturbations=range(1, verdicts.NUM_PERTURBED + 1))

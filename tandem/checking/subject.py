@@ -109,10 +109,10 @@ def outputs_of(network: nn.Module, values: Tensor, mask: Tensor) -> Tensor:
     return outputs
 
 
-def relative_difference(found: Tensor, expected: Tensor) -> float:
+def relative_difference(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, as a share of the largest expected value."""
     largest = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    return ((found - expected).abs().max() / largest).item()
+    return ((actual - expected).abs().max() / largest).item()
 
 
 def open_subject(workload: str, identity: dict[str, Any]) -> Subject:

@@ -51,12 +51,14 @@ def resume(subject: Subject) -> Finding:
     return Finding("pass", "a training resumed after an epoch gives the bits of an uninterrupted one")
 
 
-def first_difference(one: tuple[list[float], dict[str, Tensor]], other: tuple[list[float], dict[str, Tensor]]) -> str:
+def first_difference(
+    first: tuple[list[float], dict[str, Tensor]], second: tuple[list[float], dict[str, Tensor]]
+) -> str:
     """What differs first between two trainings, or ""."""
-    for number, (loss, other_loss) in enumerate(zip(one[0], other[0], strict=True), 1):
+    for number, (loss, other_loss) in enumerate(zip(first[0], second[0], strict=True), 1):
         if loss != other_loss:
             return f"the loss of epoch {number} ({loss!r} and {other_loss!r})"
-    return next((name for name, tensor in one[1].items() if not torch.equal(tensor, other[1][name])), "")
+    return next((name for name, tensor in first[1].items() if not torch.equal(tensor, second[1][name])), "")
 
 
 def threads(subject: Subject) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, Comparison
-from tandem.comparing.rerun import STATUS
+from tandem.comparing.verdicts import STATUS
 from tandem.devices.names import is_accelerator
 from tandem.messages import joined
 

@@ -48,7 +48,7 @@ SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limi
 class Row:
     """A recorded value of two or more sides."""
 
-    what: str
+    name: str
     cells: tuple[str, ...]  # the value as shown, one for each side
 
     @property
@@ -56,7 +56,7 @@ class Row:
         return len(set(self.cells)) > 1
 
     def __str__(self) -> str:
-        return f"{self.what} ({' vs '.join(self.cells)})"
+        return f"{self.name} ({' vs '.join(self.cells)})"
 
 
 @dataclass(frozen=True)
@@ -65,70 +65,74 @@ class Comparability:
 
     # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
     refusals: tuple[str, ...]
-    named: tuple[Row, ...]  # the subject of the comparison, and differences that are reported with the ratio
+    named_differences: tuple[Row, ...]  # the comparison's subject, and differences that are reported with the ratio
     notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
 def compare_sides(sides: Mapping[str, Sequence[Run]]) -> Comparability:
     """Compare two sides. Each has one run per seed, and the runs of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
-    refusals = [f"different {row}" for row in refusing(first, second)]
-    notes = [f"different {row}" for row in of_environment(first, second)]
+    refusals = [f"different {row}" for row in work_differences(first, second)]
+    notes = [f"different {row}" for row in environment_differences(first, second)]
     for name, (first_run, *others) in sides.items():
         for other in others:
-            rows = list(naming(first_run, other))
-            of_device = (row for row in rows if row.what in OF_A_SIDE)
-            refusals += [f"the runs of {name} differ in {row}" for row in (*refusing(first_run, other), *of_device)]
+            rows = list(named_differences(first_run, other))
+            of_device = (row for row in rows if row.name in OF_A_SIDE)
+            refusals += [
+                f"the runs of {name} differ in {row}" for row in (*work_differences(first_run, other), *of_device)
+            ]
             if other.is_timed:
-                notes += [f"the runs of {name} differ in {row}" for row in rows if row.what in OF_AUTO]
+                notes += [f"the runs of {name} differ in {row}" for row in rows if row.name in OF_AUTO]
         for run in (candidate for candidate in (first_run, *others) if candidate.is_timed):
             if actions := run.realized["out_of_memory"]:
                 refusals.append(f"memory ran out while training on {run.kind} ({short('; '.join(actions))})")
             if shared := others_on_gpu(run.timing["conditions"]):
                 refusals.append(f"{name}: {shared}")
             notes += conditions_of(run, name)
-    notes += of_settings({name: runs[0] for name, runs in sides.items()})
-    return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
+    notes += settings_differences({name: runs[0] for name, runs in sides.items()})
+    return Comparability(
+        tuple(dict.fromkeys(refusals)), tuple(named_differences(first, second)), tuple(dict.fromkeys(notes))
+    )
 
 
-def refusing(first: Run, second: Run) -> Iterator[Row]:
-    yield from differing(first, second, "workload", "workload")
-    yield from of_data(first, second)
-    yield from of_group([train_parameters(run) for run in (first, second)], "{}", "parameters")
+def work_differences(first: Run, second: Run) -> Iterator[Row]:
+    yield from value_difference(first, second, "workload", "workload")
+    yield from data_differences(first, second)
+    yield from group_differences([train_parameters(run) for run in (first, second)], "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
-        yield from differing(first, second, name, f"realized.{name}")
-    yield from differing(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
-    yield from of_group([run.train["digests"]["code"] for run in (first, second)], "code: {}", "files")
+        yield from value_difference(first, second, name, f"realized.{name}")
+    yield from value_difference(first, second, "global batch size", "realized.batch_size", absent="as in params.yaml")
+    yield from group_differences([run.train["digests"]["code"] for run in (first, second)], "code: {}", "files")
     releases = [run.value("environment.versions.torch").partition("+")[0] for run in (first, second)]
     if releases[0] != releases[1]:
         yield Row("torch", tuple(releases))
 
 
-def naming(first: Run, second: Run) -> Iterator[Row]:
+def named_differences(first: Run, second: Run) -> Iterator[Row]:
     for name, path in NAMED.items():
-        yield from differing(first, second, name, path, ABSENT.get(name, NOT_RECORDED))
+        yield from value_difference(first, second, name, path, ABSENT.get(name, NOT_RECORDED))
 
 
-def of_environment(first: Run, second: Run) -> Iterator[Row]:
-    yield from differing(first, second, "commit", "tree.commit")
-    yield from differing(first, second, "patch of uncommitted changes", "tree.patch_sha256", absent="none")
-    yield from differing(first, second, "locked packages", "environment.requirements_sha256")
+def environment_differences(first: Run, second: Run) -> Iterator[Row]:
+    yield from value_difference(first, second, "commit", "tree.commit")
+    yield from value_difference(first, second, "patch of uncommitted changes", "tree.patch_sha256", absent="none")
+    yield from value_difference(first, second, "locked packages", "environment.requirements_sha256")
     versions = [run.timing["environment"]["versions"] for run in (first, second)]
     # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
     for name in sorted((versions[0].keys() & versions[1].keys()) - {"torch"}):
         label = {"cudnn": "cuDNN", "python": "Python"}.get(name, name)
-        yield from differing(first, second, label, f"environment.versions.{name}")
+        yield from value_difference(first, second, label, f"environment.versions.{name}")
 
 
-def of_data(first: Run, second: Run) -> Iterator[Row]:
+def data_differences(first: Run, second: Run) -> Iterator[Row]:
     """Yield only the first cause of different data: the raw table, the sequences of the splits, or the preparation."""
     # Data from a source of the workload's own has no table, and may have no files of sequence ids.
-    rows = list(differing(first, second, "data: raw table", "digests.data.table"))
+    rows = list(value_difference(first, second, "data: raw table", "digests.data.table"))
     divisions = [division(run) for run in (first, second)]
     if not rows and divisions[0] != divisions[1]:
         rows = [Row("data: sequences of the splits", tuple(map(short, divisions)))]
     packed = [run.train["digests"]["data"]["packed"] for run in (first, second)]
-    yield from rows or of_group(packed, "data: packed {} split", "splits")
+    yield from rows or group_differences(packed, "data: packed {} split", "splits")
 
 
 def division(run: Run) -> list[str] | None:
@@ -146,19 +150,19 @@ def train_parameters(run: Run) -> dict[str, Any]:
     return {name.removeprefix("train."): value for name, value in parameters if name.startswith("train.")}
 
 
-def of_group(both: Sequence[Mapping[str, Any]], form: str, many: str) -> Iterator[Row]:
-    """Yield the values in which two groups differ. `form`: a value's name; `many`: the name of several values."""
-    names = [name for name in differing_names(*both) if name not in CHOICES]
+def group_differences(groups: Sequence[Mapping[str, Any]], form: str, plural: str) -> Iterator[Row]:
+    """Yield the values in which two groups differ. `form`: a value's name; `plural`: the name of several values."""
+    names = [name for name in differing_names(*groups) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Row(form.format(name), tuple(short(group.get(name, "absent")) for group in both))
+        yield Row(form.format(name), tuple(short(group.get(name, "absent")) for group in groups))
     if len(names) > MAX_LISTED:
-        yield Row(form.format(f"{len(names) - MAX_LISTED} more {many}"), ("one value", "another"))
+        yield Row(form.format(f"{len(names) - MAX_LISTED} more {plural}"), ("one value", "another"))
 
 
 # The machine's state in `conditions` (tandem/machine/conditions.py): before, after, between.
 
 
-def of_settings(sides: Mapping[str, Run]) -> Iterator[str]:
+def settings_differences(sides: Mapping[str, Run]) -> Iterator[str]:
     """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
     if first.value("hardware.name") != second.value("hardware.name"):
@@ -222,11 +226,11 @@ def best_threads(run: Run) -> str:
     )
 
 
-def differing(first: Run, second: Run, what: str, path: str, absent: str = NOT_RECORDED) -> Iterator[Row]:
+def value_difference(first: Run, second: Run, name: str, path: str, absent: str = NOT_RECORDED) -> Iterator[Row]:
     """Yield the values if they differ."""
     pair = [run.value(path) for run in (first, second)]
     if pair[0] != pair[1]:
-        yield Row(what, tuple(absent if value is None else short(value) for value in pair))
+        yield Row(name, tuple(absent if value is None else short(value) for value in pair))
 
 
 def short(value: Any) -> str:

@@ -25,11 +25,11 @@ from tandem.comparing.comparability import (
     short_hardware,
 )
 from tandem.comparing.differences import Difference, Rows, mean_and_range
-from tandem.comparing.rerun import STATUS, Envelope, Verdict
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import rows_of
+from tandem.comparing.verdicts import STATUS, Envelope, Verdict
 from tandem.machine import conditions
-from tandem.runs.quantities import COMPARED, TIMES
+from tandem.runs.quantities import SEED_REDUCTIONS, TIMES
 from tandem.runs.run import Run
 from tandem.tasks.scores import baseline_scores
 
@@ -78,9 +78,9 @@ class Side:
         return [run.times["epoch_seconds"] for run in self.runs if run.is_timed]
 
     def measured(self, name: str) -> float | None:
-        """One of COMPARED, over the seeds that have a value: the median, or the largest."""
+        """One of SEED_REDUCTIONS, over the seeds that have a value: the median, or the largest."""
         values = [value for run in self.runs if (value := run.times.get(name)) is not None]
-        return COMPARED[name](values) if values else None
+        return SEED_REDUCTIONS[name](values) if values else None
 
     @property
     def busy(self) -> str:
@@ -154,7 +154,7 @@ class Side:
         first = self.first
         return {
             **{name: first.value(path) for name, path in OF_FIRST.items()},
-            **{name: self.measured(name) for name in COMPARED},
+            **{name: self.measured(name) for name in SEED_REDUCTIONS},
             "is_fitted": first.is_fitted,
             "why_not_cuda": first.value("hardware.why_not_cuda") or "",
             "commit": commit_of(first.timing.get("tree", {})),
@@ -323,11 +323,13 @@ def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> 
 
 
 def speed_sentence(
-    first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
+    first: Side, second: Side, comparability: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
     timed = speed["about"] if speed else {first.name: {}, second.name: {}}
     sides = [hardware_and_settings(side.first, timed[side.name].get("threads")) for side in (first, second)]
-    differing = (replace(row, cells=row.cells[::-1]) for row in found.named if row.what in NOT_DESCRIBED)
+    differing = (
+        replace(row, cells=row.cells[::-1]) for row in comparability.named_differences if row.name in NOT_DESCRIBED
+    )
     differing_text = " and ".join(map(str, differing))
     other_differences = f"; they also differ in {differing_text}" if differing_text else ""
     return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} vs {sides[0]}{other_differences}"

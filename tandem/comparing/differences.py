@@ -62,7 +62,7 @@ def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class TestResult:
     low: float | None  # 95% interval of the difference; None if there is no interval
     high: float | None
     p: float | None
@@ -71,7 +71,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Difference(Found):
+class Difference(TestResult):
     """The second side's score minus the first's, with its interval and verdict."""
 
     measure: str  # "accuracy", "event F1", "MAE"
@@ -203,7 +203,7 @@ def difference(
     pairs = Pairs(first_units, second_units, measure)
     groups = groups_of(runs, measure.order(runs)) if has_groups else None
     if has_groups:
-        result = by_groups(pairs, groups) if groups else Found(None, None, None, None, NO_COLUMN)
+        result = by_groups(pairs, groups) if groups else TestResult(None, None, None, None, NO_COLUMN)
     else:
         result = over_seeds(pairs) if len(seed_pairs) >= MIN_SEEDS else measure.test(pairs)
     return Difference(
@@ -379,7 +379,7 @@ class Pairs:
         )
 
 
-def over_seeds(pairs: Pairs) -> Found:
+def over_seeds(pairs: Pairs) -> TestResult:
     """Return Student's interval over the differences of S pairs of seeds."""
     num_pairs = len(pairs.by_seed)
     method = f"Student's t over {num_pairs} differences, paired by seed, on this test split"
@@ -397,7 +397,7 @@ def error_over_seeds(pairs: Pairs) -> float:
     return max(float(differences.std(ddof=1)), step / 12**0.5) / len(differences) ** 0.5
 
 
-def by_groups(pairs: Pairs, groups: Groups) -> Found:
+def by_groups(pairs: Pairs, groups: Groups) -> TestResult:
     """Return Student's interval over the groups of the sequences (`jackknife_error`): other people, not only other
     sequences of these people. With three or more seeds, it also includes the variance over seeds; its degrees of
     freedom are those of Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
@@ -406,7 +406,7 @@ def by_groups(pairs: Pairs, groups: Groups) -> Found:
     sequence, a group's mean moves in steps of one of its sequences.
     """
     if groups.shortage:
-        return Found(None, None, None, None, groups.shortage)
+        return TestResult(None, None, None, None, groups.shortage)
     num_groups, num_seeds = len(groups.sizes), len(pairs.by_seed)
     without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num_groups)])
     step = num_groups / len(groups.names) if pairs.measure.moves_in_steps else 0.0
@@ -420,14 +420,14 @@ def by_groups(pairs: Pairs, groups: Groups) -> Found:
     return by_student(pairs, error, freedom, f"Student's t, {method}")
 
 
-def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> Found:
+def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> TestResult:
     """Return Student's interval of the mean difference. `error`: its standard error."""
     from scipy.special import stdtr
 
     center = float(pairs.by_seed.mean())
     p_value = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     low, high = statistics.student_interval(center, error, freedom)
-    return Found(low, high, p_value, num_errors_seen(freedom) * error or None, method)
+    return TestResult(low, high, p_value, num_errors_seen(freedom) * error or None, method)
 
 
 @cache
@@ -443,7 +443,7 @@ def num_errors_seen(freedom: float) -> float:
     return float(brentq(lambda shift: nct.sf(critical, freedom, shift) - POWER, 1.0, 4 * critical))
 
 
-def by_mcnemar(pairs: Pairs) -> Found:
+def by_mcnemar(pairs: Pairs) -> TestResult:
     """Return McNemar's exact test for one pair of trainings; with two pairs, resample the sequences."""
     if len(pairs.first) > 1:
         return resample_sequences(pairs)
@@ -452,7 +452,9 @@ def by_mcnemar(pairs: Pairs) -> Found:
     p_value = statistics.mcnemar(gained, lost)
     low, high = statistics.agreeing_with(p_value, statistics.interval_of_difference(gained, lost, num_units))
     method = f"exact McNemar test, {gained + lost:,} of {num_units:,} sequences differ"
-    return Found(low, high, p_value, min_detectable_effect_by_mcnemar((gained + lost) / num_units, num_units), method)
+    return TestResult(
+        low, high, p_value, min_detectable_effect_by_mcnemar((gained + lost) / num_units, num_units), method
+    )
 
 
 def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
@@ -473,16 +475,16 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
     return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else None
 
 
-def resample_sequences(pairs: Pairs) -> Found:
+def resample_sequences(pairs: Pairs) -> TestResult:
     """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
     num_units = pairs.first.shape[1]
     bootstrap = statistics.bootstrap(lambda index: float(pairs.difference_of(index).mean()), np.arange(num_units))
     low, high = map(float, bootstrap.confidence_interval)
     method = f"paired bootstrap over {num_units:,} {pairs.measure.unit}"
-    return Found(low, high, None, min_detectable_effect(float(bootstrap.standard_error)), method)
+    return TestResult(low, high, None, min_detectable_effect(float(bootstrap.standard_error)), method)
 
 
-def resample_blocks(pairs: Pairs) -> Found:
+def resample_blocks(pairs: Pairs) -> TestResult:
     """Percentile bootstrap over blocks of sqrt(N) neighbouring windows, because these share most of their steps.
     With few blocks the interval is widened (`student_tail`).
     """
@@ -494,7 +496,7 @@ def resample_blocks(pairs: Pairs) -> Found:
     means = sums / (num_blocks * size)
     low, high = statistics.percentiles(means, statistics.student_tail(max(num_blocks - 1, 1)))
     method = f"paired bootstrap over blocks of {size} of the {num_windows:,} windows"
-    return Found(low, high, None, min_detectable_effect(float(means.std(ddof=1))), method)
+    return TestResult(low, high, None, min_detectable_effect(float(means.std(ddof=1))), method)
 
 
 def min_detectable_effect(standard_error: float) -> float | None:
@@ -515,7 +517,7 @@ class Measure:
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
     order: Callable[[Sequence[Rows]], list[str]]  # R runs -> (N,) the sequences
     score: Callable[[np.ndarray], float]  # of units (N, ...)
-    test: Callable[[Pairs], Found]
+    test: Callable[[Pairs], TestResult]
 
 
 def mean(units: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 For each workload and kind of hardware, docs/published.json has an entry: the score and training time of every seed, and
 one reference run: what its records say of what was trained and what came out, and the effect of rounding on its losses
-(`envelope`). `open_entry` makes runs of it; the results are verdicts as in tandem/comparing/rerun.py. With the git
+(`envelope`). `open_entry` makes runs of it; the results are verdicts as in tandem/comparing/verdicts.py. With the git
 repository alone, a user can check whether their results are the published ones.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tandem import files
-from tandem.comparing import rerun
-from tandem.comparing.comparability import of_data, parameters_of
+from tandem.comparing import verdicts
+from tandem.comparing.comparability import data_differences, parameters_of
 from tandem.comparing.comparison import PUBLISHED, Reference, Side
 from tandem.comparing.differences import margin_of_seeds
-from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
+from tandem.comparing.verdicts import Envelope, EnvironmentInfo, Verdict, different
 from tandem.params.parsing import differing_names
 from tandem.runs.quantities import QUANTITIES
 from tandem.runs.run import Run
@@ -28,7 +28,7 @@ SCHEMA = 2
 # What an entry has of the reference run's manifest. The rest says when it was made, and how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
-TIMED = [quantity.name for quantity in QUANTITIES if quantity.kept == "published"]
+TIMED = [quantity.name for quantity in QUANTITIES if quantity.recorded_in == "published"]
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
@@ -52,7 +52,7 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
     return {
         **{name: first.manifest[name] for name in KEPT},
         "digests": {name: first.manifest["digests"][name] for name in DIGESTS},
-        "envelope": asdict(rerun.measure_envelope(first, perturbed, others)),
+        "envelope": asdict(verdicts.measure_envelope(first, perturbed, others)),
         "score_name": first.score["score_name"],
         "scores": {str(run.seed): run.test_score for run in runs},
         "timings": {str(run.seed): {name: run.times.get(name) for name in TIMED} for run in runs},
@@ -85,29 +85,29 @@ def no_file(name: str) -> tuple[bytes, str]:
     raise FileNotFoundError(name)
 
 
-def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
+def references(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
     """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
     comparable, reasons = [], []
-    for reference in sorted(map(open_entry, entries), key=lambda reference: distance(reference, own[0])):
-        if changed_parameters := parameters(reference.run, own[0]):
+    for reference in sorted(map(open_entry, entries), key=lambda reference: distance(reference, own_runs[0])):
+        if changed_parameters := parameters(reference.run, own_runs[0]):
             more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(changed_parameters[:3])}{more})")
-        reasons += (data_differences := list(map(str, of_data(reference.run, own[0]))))
-        if not changed_parameters and not data_differences:
-            verdict = next((judge(reference, run) for run in own if run.seed == reference.run.seed), None)
+        reasons += (changed_data := list(map(str, data_differences(reference.run, own_runs[0]))))
+        if not changed_parameters and not changed_data:
+            verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
             comparable.append(replace(reference, verdict=verdict))
     return tuple(comparable), "" if comparable else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
 
 
-def distance(published: Reference, own: Run) -> tuple[int, ...]:
+def distance(reference: Reference, own_run: Run) -> tuple[int, ...]:
     """Return a sort key: smaller if hardware and settings differ less. Of other processors or GPUs, those of the same
     vendor come first, then of the same family, then of the same model.
     """
-    environment = rerun.environment_of(published.run, own)
-    kinds = [kind_of_processor(run.hardware_name) for run in (published.run, own)]
+    environment = verdicts.environment_of(reference.run, own_run)
+    kinds = [kind_of_processor(run.hardware_name) for run in (reference.run, own_run)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
     num_differences = len(environment.differences)
-    return published.run.kind != own.kind, *differing, bool(environment.hardware), num_differences
+    return reference.run.kind != own_run.kind, *differing, bool(environment.hardware), num_differences
 
 
 def kind_of_processor(name: str) -> tuple[str, ...]:
@@ -117,31 +117,33 @@ def kind_of_processor(name: str) -> tuple[str, ...]:
     return (vendor[0] if vendor else "", *(numbers.groups() if numbers else ("", "")), name)
 
 
-def is_same_processor(published: Reference, own: Run) -> bool:
-    return published.run.hardware_name == own.hardware_name
+def is_same_processor(reference: Reference, own_run: Run) -> bool:
+    return reference.run.hardware_name == own_run.hardware_name
 
 
-def judge(published: Reference, own: Run) -> Verdict:
+def judge(reference: Reference, own_run: Run) -> Verdict:
     """Return the verdict on whether one's own run agrees with the published one."""
-    reference = published.run
-    if changed_parameters := parameters(reference, own):
+    published = reference.run
+    if changed_parameters := parameters(published, own_run):
         differing = f"the published values of {', '.join(changed_parameters)} differ"
         return Verdict("not verifiable", "other parameters", differing)
-    if data_differences := list(of_data(reference, own)):
-        return Verdict("different", "data", "; ".join(map(str, data_differences)))
-    environment = rerun.environment_of(reference, own)
-    if verdict := rerun.judge_bitwise(reference, own, environment):
+    if changed_data := list(data_differences(published, own_run)):
+        return Verdict("different", "data", "; ".join(map(str, changed_data)))
+    environment = verdicts.environment_of(published, own_run)
+    if verdict := verdicts.judge_bitwise(published, own_run, environment):
         return verdict
-    if rerun.may_round(reference, own) and (verdict := rerun.within(reference, own, environment, published.envelope)):
+    if verdicts.may_round(published, own_run) and (
+        verdict := verdicts.within(published, own_run, environment, reference.envelope)
+    ):
         return verdict
-    return judge_score(published, own, environment)
+    return judge_score(reference, own_run, environment)
 
 
-def judge_score(published: Reference, own: Run, environment: EnvironmentInfo) -> Verdict:
+def judge_score(reference: Reference, own_run: Run, environment: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
-    own_score, published_score = own.test_score, published.run.test_score
-    margin = margin_of_seeds([run.test_score for run in published.side.runs])
-    scores = f"{published.side.score_name} {own_score:.4f} here, {published_score:.4f} published"
+    own_score, published_score = own_run.test_score, reference.run.test_score
+    margin = margin_of_seeds([run.test_score for run in reference.side.runs])
+    scores = f"{reference.side.score_name} {own_score:.4f} here, {published_score:.4f} published"
     if margin is None:
         return Verdict("inconclusive", sentence=f"{scores}; five published seeds are needed to judge the difference")
     limit = f"{margin.value:.4f} ({margin.reason})"
@@ -151,12 +153,12 @@ def judge_score(published: Reference, own: Run, environment: EnvironmentInfo) ->
     return Verdict("statistically compatible", sentence=sentence)
 
 
-def parameters(published: Run, own: Run) -> list[str]:
+def parameters(published: Run, own_run: Run) -> list[str]:
     """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters.
 
     Metrics of the workload's own change no other result, and `preprocess` none if it makes the same data.
     """
-    names = differing_names(*map(parameters_of, (published, own)))
-    prepared = [run.train["digests"]["data"]["prepared"] for run in (published, own)]
+    names = differing_names(*map(parameters_of, (published, own_run)))
+    prepared = [run.train["digests"]["data"]["prepared"] for run in (published, own_run)]
     left_out = ("evaluate.metrics", *(["preprocess."] if prepared[0] == prepared[1] else []))
     return [name for name in names if not name.startswith(left_out)]

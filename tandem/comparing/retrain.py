@@ -2,7 +2,7 @@
 FILE [--epochs K] [--perturb I...] [--evaluate]`.
 
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
-with a dictionary for each training, of which `open_rerun` (tandem/comparing/rerun.py) makes a run:
+with a dictionary for each training, of which `open_rerun` (tandem/comparing/verdicts.py) makes a run:
 
     device, seed, hardware, environment
     realized         precision, grad_accum_steps, step, data_location, out_of_memory; threads if the result needs them

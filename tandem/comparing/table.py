@@ -87,10 +87,10 @@ def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
         yield Row(name if is_better else f"{name} (lower is better)", tuple(cells))
 
 
-def over_seeds(what: str, side: Sequence[Run]) -> str:
+def over_seeds(fact: str, side: Sequence[Run]) -> str:
     """The value that the side's runs share, or the value of each run."""
-    values = [run.value(FACTS[what]) for run in side]
-    distinct = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in values)
+    values = [run.value(FACTS[fact]) for run in side]
+    distinct = dict.fromkeys(SHOWN[fact](value) if fact in SHOWN else value for value in values)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in distinct)
 
 

@@ -189,21 +189,23 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     return {f"{key.removesuffix('_size')} {value}": change for change in changes for key, value in change.items()}
 
 
-def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
-    """The loop with `changes`, warmed up, or why it is not tried. `now`: seconds per sequence without them."""
-    if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
+def start_alternative(trainer: Trainer, changes: Changes, loop_seconds: float) -> ProbePart | str:
+    """The loop with `changes`, warmed up, or why it is not tried. `loop_seconds`: seconds per sequence without them."""
+    if changes.get("batch_size", 0) * loop_seconds > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     try:
         alternative = trainer.alternative(**changes)
         part = ProbePart(alternative, epochs(alternative.training_steps))
         seconds = part.warm_up()
-        is_long = now * alternative.settings.batch_size > LONGEST_SECONDS / HOPELESS
+        is_long = loop_seconds * alternative.settings.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
-            if seconds > HOPELESS * now:
+            if seconds > HOPELESS * loop_seconds:
                 seconds = min(seconds, part.turn(0.0))
     except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
         return f"failed: {shorten(error)}"
-    return part if seconds <= HOPELESS * now else f"stopped: its first steps were {seconds / now:.1f} times as slow"
+    if seconds > HOPELESS * loop_seconds:
+        return f"stopped: its first steps were {seconds / loop_seconds:.1f} times as slow"
+    return part
 
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:

@@ -80,7 +80,7 @@ class Meter:
     """
 
     def __init__(self, device: Device) -> None:
-        self.device, self.begin, self.first = device, time.monotonic(), self.read(device)
+        self.device, self.begin, self.first_reading = device, time.monotonic(), self.read(device)
 
     @staticmethod
     def read(device: Device) -> float | str:
@@ -89,12 +89,12 @@ class Meter:
     def joules(self) -> float | str:
         """The energy since the meter was created, or the reason why it is unknown."""
         last, seconds = self.read(self.device), time.monotonic() - self.begin
-        if isinstance(self.first, str) or isinstance(last, str):
-            return self.first if isinstance(self.first, str) else last
+        if isinstance(self.first_reading, str) or isinstance(last, str):
+            return self.first_reading if isinstance(self.first_reading, str) else last
         if seconds < MIN_ENERGY_SECONDS:
             least = f"regions of {MIN_ENERGY_SECONDS:g} s or more"
             return f"the energy counter needs {least}, but this one took {seconds:.2g} s"
-        return last - self.first
+        return last - self.first_reading
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def measure(device: Device) -> Iterator[Measurement]:
     else:  # a thread that ended took its seconds with it
         result.waiting_threads = max(0.0, waited - waited_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
-    for name, value in {**readings.found(), **device.memory_mib(), "energy_joules": joules}.items():
+    for name, value in {**readings.summary(), **device.memory_mib(), "energy_joules": joules}.items():
         if isinstance(value, str):
             result.missing_reasons[name] = value
         elif name in vars(result):

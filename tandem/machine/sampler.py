@@ -23,7 +23,7 @@ class SampledWindow:
         self.lock = threading.Lock()  # the sampler's thread writes, the training's reads
         self.begin = time.monotonic()
         self.end: float | None = None
-        self.first = before
+        self.first_readings = before
         self.largest: dict[str, float] = {}
         self.sums: dict[str, float] = {}
         self.num_averages = 0  # number of readings whose averaging time is inside the window
@@ -48,17 +48,17 @@ class SampledWindow:
     def close(self) -> None:
         self.end = time.monotonic()
 
-    def found(self) -> Readings:
+    def summary(self) -> Readings:
         """The maximum of MiB and of processes, the mean of others; or the reason for none.
 
         If one reading lacks a quantity, the result lacks it too: it would not describe the whole window.
         """
         with self.lock:
-            return {name: self.reasons.get(name) or self.reduced(name) for name in self.first}
+            return {name: self.reasons.get(name) or self.reduced(name) for name in self.first_readings}
 
     def totals(self) -> Readings:
-        """`found()` plus the window's seconds; empty if the source has no quantities."""
-        readings = self.found()
+        """`summary()` plus the window's seconds; empty if the source has no quantities."""
+        readings = self.summary()
         return {"sampled_seconds": self.seconds, **readings} if readings else {}
 
     def reduced(self, name: str) -> float | str:
@@ -75,11 +75,11 @@ class Sampler:
     def __init__(self, source: Driver) -> None:
         self.source, self.latest = source, source.read()
         self.windows: tuple[SampledWindow, ...] = ()  # immutable, because the thread iterates over it
-        self.done = threading.Event()
+        self.stop_event = threading.Event()
         self.thread = threading.Thread(target=self.run, name="sampler", daemon=True)
 
     def run(self) -> None:
-        while not self.done.wait(SAMPLE_SECONDS):
+        while not self.stop_event.wait(SAMPLE_SECONDS):
             self.sample()
 
     def sample(self) -> None:
@@ -103,7 +103,7 @@ class Sampler:
             self.thread.start()
             yield
         finally:
-            self.done.set()
+            self.stop_event.set()
             self.thread.join()
         self.sample()  # take the last reading at the end
 

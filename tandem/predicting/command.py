@@ -66,12 +66,12 @@ def main(options: Namespace) -> Result:
     return Result(f"{len(predictions):,} predictions in {options.out}", document)
 
 
-def read(predictor: "Predictor", path: Path, given: Mapping[str, Any]) -> "pandas.DataFrame":
-    """The columns that the model needs. `given`: the options for the shape of the data."""
+def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -> "pandas.DataFrame":
+    """The columns that the model needs. `shape_options`: the options for the shape of the data."""
     from tandem.predicting.predictor import needed_columns, sequence_columns  # imports torch
 
     texts, inferred, features = needed_columns(predictor.learned)
-    options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **given}
+    options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **shape_options}
     options |= {"needed": {*inferred, *features}, "times": {*texts, *inferred}}
     try:
         source = shapes.open_path(path, options)

@@ -38,11 +38,11 @@ class Predictor:
     """Predicts from a raw table with the preprocessing that the model was trained with. Runs on the CPU."""
 
     def __init__(self, folder: Path, weights: str):
-        self.network, self.about = load_network(folder, weights)
-        self.learned = self.about["preprocessing"]
+        self.network, self.document = load_network(folder, weights)
+        self.learned = self.document["preprocessing"]
         self.remarks: list[str] = []  # about the last table
-        summary = {**self.learned, "num_outputs": self.about["shape"]["num_outputs"]}
-        self.task = open_task(self.about["task"], summary, self.about.get("workload", ""))
+        summary = {**self.learned, "num_outputs": self.document["shape"]["num_outputs"]}
+        self.task = open_task(self.document["task"], summary, self.document.get("workload", ""))
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return the predictions for a raw table, as the task tabulates them (`tabulate` in tandem/tasks).
@@ -72,10 +72,10 @@ class Predictor:
         texts, inferred, numbers = needed_columns(self.learned)
         return pa.table(read_table(path, texts, numbers, inferred).columns).to_pandas()
 
-    def section(self, kind: Any, **other: Any) -> Any:
+    def section(self, kind: Any, **changes: Any) -> Any:
         """`preprocess` of the training as a section of this kind, whatever its source was; the table is at hand."""
         parameters = {field.name: self.learned[field.name] for field in fields(kind) if field.name in self.learned}
-        return parsing.parse(kind, {**parameters, "table": "", **other}, "model")
+        return parsing.parse(kind, {**parameters, "table": "", **changes}, "model")
 
     def last_window(self, table: pd.DataFrame) -> tuple[Tensor, NewInputs]:
         """Return the values (1, T, F) of a series' last window."""
@@ -127,7 +127,7 @@ class Predictor:
                 f"the rows are {usual:.3g} apart in {columns.step!r}, those of the training data {learned:.3g}; are "
                 "they recorded at the same rate?"
             )
-        longest = self.about["shape"]["max_steps"]
+        longest = self.document["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = str(sequences.ids[sequences.lengths.argmax()])
             raise ValueError(

@@ -164,11 +164,11 @@ def summary(sides: Sequence[Side], verdicts: Sequence[str]) -> str:
     return "\n".join([named_once, "", *score_table(sides), "", *(f"- {text}" for text in verdicts), *remarks]) + "\n"
 
 
-def details(found: Comparison) -> str:
+def details(comparison: Comparison) -> str:
     """Return the recorded values of all sides as a table, with `*` at those that differ, and the sentences."""
-    lines = [("", found.workload, *(side.name for side in found.sides))]
-    lines += [("*" if row.differs else "", row.what, *row.cells) for row in found.rows]
-    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in found.sentences)])
+    lines = [("", comparison.workload, *(side.name for side in comparison.sides))]
+    lines += [("*" if row.differs else "", row.name, *row.cells) for row in comparison.rows]
+    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in comparison.sentences)])
 
 
 def table(lines: Sequence[Sequence[str]]) -> list[str]:

@@ -36,11 +36,11 @@ RING: dict[str, Any] = {
 LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 
-def outcomes(run: Run, where: str = "") -> list[Chart]:
-    """Return the charts of an evaluated run: those that its task names and its own. `where`: device and seed."""
+def outcomes(run: Run, title_end: str = "") -> list[Chart]:
+    """Return the charts of an evaluated run: those that its task names and its own. `title_end`: device and seed."""
     charts = [CHARTS[name](run) for name in run.task_attributes["charts"] if name in CHARTS]
     charts.append(own_figure(run))
-    return [Chart(f"{outcome.title}{where}", outcome.sentence, outcome.figure) for outcome in charts if outcome]
+    return [Chart(f"{outcome.title}{title_end}", outcome.sentence, outcome.figure) for outcome in charts if outcome]
 
 
 def own_figure(run: Run) -> Chart | None:
@@ -103,10 +103,10 @@ def confusion(run: Run) -> Chart | None:
     return chart("Actual and predicted classes", f"{sentence}.", draw, height=size, left=labels, bottom=labels)
 
 
-def classes_of(run: Run, others: set[str]) -> list[str]:
-    """Return the classes in the order of the scores, then `others`."""
+def classes_of(run: Run, more_classes: set[str]) -> list[str]:
+    """Return the classes in the order of the scores, then `more_classes`."""
     scored = [row["class"] for row in run.table("scores") if "class" in row]
-    return list(dict.fromkeys([*scored, *sorted(others)]))
+    return list(dict.fromkeys([*scored, *sorted(more_classes)]))
 
 
 def errors_ahead(run: Run) -> Chart | None:

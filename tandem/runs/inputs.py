@@ -46,8 +46,8 @@ class Inputs:
     """The inputs of one training at its start. `values`: as `read_inputs` returns them."""
 
     def __init__(self, workload: str, device: str, seed: int, table_sha256: str | None) -> None:
-        self.names = workload, device, seed
-        self.values = read_inputs(*self.names)
+        self.training_key = workload, device, seed
+        self.values = read_inputs(*self.training_key)
         self.digests = {
             files.packed_dir(workload, device) / f"{split}.safetensors": sha256
             for split, sha256 in self.values["data"].items()
@@ -97,7 +97,7 @@ class Inputs:
         if removed:
             return removed
         try:
-            current_values = read_inputs(*self.names)
+            current_values = read_inputs(*self.training_key)
         except (ValueError, OSError) as error:  # during an edit, params.yaml may be invalid
             return [f"{', '.join(map(relative, moved))} ({error})"]
         if changed := [name for name, value in self.values.items() if current_values[name] != value]:

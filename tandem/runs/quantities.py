@@ -23,9 +23,9 @@ class Quantity(NamedTuple):
     # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
     # `only epochs`: the run has none of this name. `only the run`: epochs have none; `summarize` below, or record.py,
     # computes it.
-    of_run: str
-    metric: str = ""  # MLflow's name; that of the run ends in `of_run` if epochs have one too
-    kept: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
+    reduce: str
+    metric: str = ""  # MLflow's name; that of the run ends in `reduce` if epochs have one too
+    recorded_in: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
     label: str = ""  # in the table that compares runs
     is_sampled: bool = False  # the run's value comes from the GPU's samples, also those between epochs
     chart: str = ""  # title of its curve over the epochs in the report; empty: none
@@ -62,15 +62,17 @@ QUANTITIES = (
     Quantity("waiting_threads", "threads", "median", "cpu/waiting_threads"),
 )  # fmt: skip
 # Name -> MLflow's metric of an epoch, and of the run.
-EPOCH_METRICS = {entry.name: entry.metric for entry in QUANTITIES if entry.metric and entry.of_run != "only the run"}
+EPOCH_METRICS = {entry.name: entry.metric for entry in QUANTITIES if entry.metric and entry.reduce != "only the run"}
 RUN_METRICS = {
-    entry.name: entry.metric if entry.of_run == "only the run" else f"{entry.metric}_{entry.of_run}"
+    entry.name: entry.metric if entry.reduce == "only the run" else f"{entry.metric}_{entry.reduce}"
     for entry in QUANTITIES
-    if entry.metric and entry.of_run != "only epochs"
+    if entry.metric and entry.reduce != "only epochs"
 }
 # Name -> how compare.json reduces the values of several seeds to one. It has the times of each seed too.
-COMPARED = {entry.name: REDUCE["max" if entry.of_run == "max" else "median"] for entry in QUANTITIES if entry.kept}
-TIMES = [name for name in COMPARED if RUN_METRICS[name].startswith(("time/", "throughput/"))]
+SEED_REDUCTIONS = {
+    entry.name: REDUCE["max" if entry.reduce == "max" else "median"] for entry in QUANTITIES if entry.recorded_in
+}
+TIMES = [name for name in SEED_REDUCTIONS if RUN_METRICS[name].startswith(("time/", "throughput/"))]
 # Key in results/timings.json, which git keeps and `tandem show` lists -> name.
 TRACKED = {
     "epoch_seconds": "epoch_seconds",
@@ -134,7 +136,7 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int) -> dict[str, Any]
     rows = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in rows if not row["is_warmup"] and row["epoch_seconds"] is not None]
     seconds = [row["epoch_seconds"] + row["validation_seconds"] for row in timings if row["epoch_seconds"] is not None]
-    of_epochs = {entry.name: entry.of_run for entry in QUANTITIES if entry.of_run in REDUCE and not entry.is_sampled}
+    of_epochs = {entry.name: entry.reduce for entry in QUANTITIES if entry.reduce in REDUCE and not entry.is_sampled}
     return {
         **{name: reduced(name, way, measured if way == "median" else rows) for name, way in of_epochs.items()},
         "num_epochs_measured": len(measured),
@@ -154,7 +156,7 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
 
     A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
     """
-    ways = {entry.name: entry.of_run for entry in QUANTITIES if entry.is_sampled}
+    ways = {entry.name: entry.reduce for entry in QUANTITIES if entry.is_sampled}
     totals, missing_reasons = dict.fromkeys(ways, None), {}
     parts = [part for part in parts if part]
     for name, way in ways.items() if parts else ():

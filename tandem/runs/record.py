@@ -86,16 +86,16 @@ def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str,
     return joules, missing_reasons
 
 
-def energy_sentence(found: dict[str, float | None], missing_reasons: dict[str, str], method: str) -> str:
+def energy_sentence(joules: dict[str, float | None], missing_reasons: dict[str, str], method: str) -> str:
     """Return a sentence on the energy of the training and of an epoch, or on why it is unknown."""
     texts = {"train_joules": "{:,.4g} J for the training", "epoch_joules": "{:,.4g} J per epoch"}
-    if phrases := [text.format(found[name]) for name, text in texts.items() if found[name] is not None]:
+    if phrases := [text.format(joules[name]) for name, text in texts.items() if joules[name] is not None]:
         return f"{', '.join(phrases)} according to {method}; this includes the energy of other processes"
     return f"energy is not measured: {missing_reasons['train_joules']}"
 
 
-def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: int) -> str:
-    """Return a sentence on which device the training ran and how the device was used. `when`: `all 12 epochs`."""
+def device_sentence(kind: str, period: str, result: dict[str, Any], num_workers: int) -> str:
+    """Return a sentence on which device the training ran and how the device was used. `period`: `all 12 epochs`."""
     measured = {
         "{:,.0f} kernels per step on the GPU": result["num_kernels"],
         "the process used {:.2f} CPU cores": result["cpu_share"],
@@ -106,7 +106,7 @@ def device_sentence(kind: str, when: str, result: dict[str, Any], num_workers: i
     }
     phrases = [text.format(value) for text, value in measured.items() if value is not None]
     source = ["measured on the first worker's GPU"] if num_workers > 1 and is_accelerator(kind) and phrases else []
-    placement = f"parameters, batches and outputs were on {kind} in {when}"
+    placement = f"parameters, batches and outputs were on {kind} in {period}"
     return ", ".join([placement, *source, *phrases])
 
 
@@ -125,6 +125,6 @@ def overfitting_sentence(history: list[dict[str, Any]]) -> str:
     )
 
 
-def memory_tags(actions: list[str]) -> dict[str, str]:
+def memory_tags(fallbacks: list[str]) -> dict[str, str]:
     """Return MLflow's tag for the out-of-memory fallbacks; empty if memory did not run out."""
-    return {"out_of_memory": "; ".join(actions)} if actions else {}
+    return {"out_of_memory": "; ".join(fallbacks)} if fallbacks else {}

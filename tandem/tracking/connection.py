@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from tandem.files import FULL, MLRUNS, locked
 from tandem.messages import without_password
 from tandem.tracking import headline, store
-from tandem.tracking.store import shown, tracking_uri
+from tandem.tracking.store import shown_uri, tracking_uri
 
 # Exceptions, also as causes of others, that mean that no server answered; the most specific first.
 UNREACHABLE = {
@@ -33,9 +33,9 @@ class DeletedExperiment(Exception):
 
     def __init__(self, name: str, experiment_id: str) -> None:
         uri = tracking_uri()
-        super().__init__(f"MLflow at {shown(uri)} has the experiment {name} among its deleted ones")
+        super().__init__(f"MLflow at {shown_uri(uri)} has the experiment {name} among its deleted ones")
         path = store.database_file(uri)
-        address = shlex.quote(f"sqlite:///{shown(uri)}" if path else shown(uri))
+        address = shlex.quote(f"sqlite:///{shown_uri(uri)}" if path else shown_uri(uri))
         self.fix = f"MLFLOW_TRACKING_URI={address} mlflow experiments restore --experiment-id {experiment_id}"
 
 
@@ -173,8 +173,8 @@ def explain(error: Exception, refused: str = "refused the record") -> dict[str, 
         # The database's own error, if the store is one: MLflow may raise another one that does not name the reason.
         of_database = [str(original) for cause in causes if (original := getattr(cause, "orig", None))]
         text = of_database[-1] if of_database else str(error)
-        reason = f"{refused} ({type(error).__name__}: {reason_in(text).replace(uri, shown(uri))[:300]})"
-    return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
+        reason = f"{refused} ({type(error).__name__}: {reason_in(text).replace(uri, shown_uri(uri))[:300]})"
+    return {"error": f"MLflow at {shown_uri(uri)} {reason}", "fix": ""}
 
 
 def reason_in(text: str) -> str:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from tandem.messages import more_seeds
-from tandem.runs.quantities import COMPARED, RUN_METRICS
+from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
@@ -50,7 +50,7 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
     is_parent = run_id not in {run.info.run_id for run in runs}
     score = next((score_metric(run.data.metrics) for run in runs), "")
     for title, quantity in {"score": "", **(ON_GPU if on_gpu else ON_CPU)}.items():
-        name, reduce = (RUN_METRICS[quantity], COMPARED[quantity]) if quantity else (score, statistics.fmean)
+        name, reduce = (RUN_METRICS[quantity], SEED_REDUCTIONS[quantity]) if quantity else (score, statistics.fmean)
         values = [run.data.metrics[name] for run in runs if name in run.data.metrics]
         if not values or (not quantity and len(values) < len(runs)):
             continue

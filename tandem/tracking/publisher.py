@@ -34,7 +34,7 @@ from tandem.tracking.connection import (
     sentence,
 )
 from tandem.tracking.headline import PARENT_TAG
-from tandem.tracking.run_dir import GROUP_TAG, RECORDED, run_dirs
+from tandem.tracking.run_dir import GROUP_TAG, RECORDED_STAGES, run_dirs
 from tandem.tracking.store import tracking_uri
 
 IDLE_SECONDS = 10.0
@@ -43,7 +43,7 @@ RETRY_SECONDS = 3.0  # after a store did not answer
 RUN_KEY_TAG = "tandem.run_key"
 NOT_REGISTERED_TAG = "tandem.not_registered"
 # The tags that the parent run of several seeds copies from the run that creates it.
-OF_GROUP = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
+COPIED_TAGS = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
 MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 
@@ -55,7 +55,7 @@ class Publication:
         self.folder, self.client = folder, client
         self.published: tuple[dict[str, int], bool] | None = None  # of the files that are published
         self.retry_at = 0.0  # after a failure
-        self.about: dict[str, Any] = {}  # the published run.json
+        self.info: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
         self.monitor: Any = None  # of MLflow: reads the system metrics of the machine while the run is RUNNING
@@ -77,7 +77,7 @@ class Publication:
                 if not has_writer and not run_dir.remove(self.folder):
                     self.published = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
-            problem, self.published, self.about = explain(error), None, {}
+            problem, self.published, self.info = explain(error), None, {}
             write_json(self.folder / IN_MLFLOW, {**self.ids, **problem})
             return problem
         return {}
@@ -91,20 +91,20 @@ class Publication:
     def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
         times = {}
-        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in RECORDED)):
+        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in RECORDED_STAGES)):
             with suppress(FileNotFoundError):
                 times[name] = (self.folder / name).stat().st_mtime_ns
         return times, run_dir.has_writer(self.folder)
 
-    def publish_new(self, about: dict[str, Any], has_writer: bool) -> None:
-        self.find_or_create_run(about)
+    def publish_new(self, info: dict[str, Any], has_writer: bool) -> None:
+        self.find_or_create_run(info)
         if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
             write_json(self.folder / IN_MLFLOW, self.ids)
-        if about != self.about:
-            self.publish_about(about)
+        if info != self.info:
+            self.publish_info(info)
         self.publish_epochs()
-        for stage in RECORDED:
-            self.publish_end(stage, about)
+        for stage in RECORDED_STAGES:
+            self.publish_end(stage, info)
         status = self.set_status(has_writer)
         if self.parent_id:
             self.set_parent_status()
@@ -130,19 +130,19 @@ class Publication:
     def ids(self) -> dict[str, str]:
         return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
 
-    def find_or_create_run(self, about: dict[str, Any]) -> None:
+    def find_or_create_run(self, info: dict[str, Any]) -> None:
         """Look the run up each time: a user may have deleted it, or the store may be another one, without the run."""
-        self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
-        run = self.find_or_create(self.folder.name, about["name"], about, {})
+        self.experiment_id = find_or_create_experiment(self.client, info["experiment"])
+        run = self.find_or_create(self.folder.name, info["name"], info, {})
         if run.info.run_id == self.run_id:
             return
-        self.run_id, self.about, self.num_epochs, self.ended = run.info.run_id, {}, 0, {}
+        self.run_id, self.info, self.num_epochs, self.ended = run.info.run_id, {}, 0, {}
         self.monitor = None
         end = self.folder / "train.end.json"
         if run.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
             self.num_epochs, self.ended = sys.maxsize, {"train": read_json(end)}
 
-    def find_or_create(self, run_key: str, name: str, about: dict[str, Any], tags: dict[str, str]) -> Any:
+    def find_or_create(self, run_key: str, name: str, info: dict[str, Any], tags: dict[str, str]) -> Any:
         """Return MLflow's run of `run_key`, which has these tags if it is new.
 
         A server that hangs may still create a run after the request was repeated. If there are two runs, the empty one
@@ -151,7 +151,7 @@ class Publication:
         runs = self.search(RUN_KEY_TAG, run_key)
         if not runs:
             tags = {RUN_KEY_TAG: run_key, **tags}
-            return self.client.create_run(self.experiment_id, about["started_ms"], tags, run_name=name)
+            return self.client.create_run(self.experiment_id, info["started_ms"], tags, run_name=name)
         is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in runs}
         by_content = sorted(runs, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
         for run in by_content[1:]:
@@ -159,30 +159,30 @@ class Publication:
                 self.client.delete_run(run.info.run_id)
         return by_content[0]
 
-    def publish_about(self, about: dict[str, Any]) -> None:
+    def publish_info(self, info: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
         data = self.client.get_run(self.run_id).data
-        self.parent_id = self.find_or_create_parent(about) if about.get("parent") else ""
+        self.parent_id = self.find_or_create_parent(info) if info.get("parent") else ""
         # Seeds that were added after this training have made a parent run.
-        group = about["tags"].get(GROUP_TAG) or data.tags.get(GROUP_TAG)
+        group = info["tags"].get(GROUP_TAG) or data.tags.get(GROUP_TAG)
         if not self.parent_id and group and (parents := self.search(RUN_KEY_TAG, group)):
             self.parent_id = parents[0].info.run_id
             self.client.set_tag(self.run_id, PARENT_TAG, self.parent_id)
-        tags = [RunTag(name, value) for name, value in about["tags"].items()]
+        tags = [RunTag(name, value) for name, value in info["tags"].items()]
         # MLflow refuses to change a parameter: a resumed training keeps its parameters.
-        params = [] if data.params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
+        params = [] if data.params else [Param(name, str(value)) for name, value in info.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
-        if about.get("dataset"):
-            dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
+        if info.get("dataset"):
+            dataset = DatasetInput(Dataset(**info["dataset"]), [InputTag("mlflow.data.context", "training")])
             self.client.log_inputs(self.run_id, [dataset])
         headline.write_description(self.client, self.run_id)
-        self.about = about
+        self.info = info
 
-    def find_or_create_parent(self, about: dict[str, Any]) -> str:
+    def find_or_create_parent(self, info: dict[str, Any]) -> str:
         """Return the id of the parent run of several seeds, and set it on all their runs."""
-        parent, of_group = about["parent"], {name: about["tags"][name] for name in OF_GROUP if name in about["tags"]}
-        parent_id: str = self.find_or_create(parent["run_key"], parent["name"], about, of_group).info.run_id
+        parent, copied_tags = info["parent"], {name: info["tags"][name] for name in COPIED_TAGS if name in info["tags"]}
+        parent_id: str = self.find_or_create(parent["run_key"], parent["name"], info, copied_tags).info.run_id
         self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
         for run in self.search(GROUP_TAG, parent["run_key"]):
             if run.data.tags.get(PARENT_TAG) != parent_id:
@@ -209,7 +209,7 @@ class Publication:
         self.log(metrics)
         self.num_epochs = min(len(history), len(timings))
 
-    def publish_end(self, stage: str, about: dict[str, Any]) -> None:
+    def publish_end(self, stage: str, info: dict[str, Any]) -> None:
         """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
 
@@ -225,7 +225,7 @@ class Publication:
         run, links, of_model = self.client.get_run(self.run_id), {}, end["metrics"]
         if "model" in end:
             model_id = registry.log_model(self.client, self.experiment_id, run, artifacts / "model")
-            self.register(about["experiment"], run, model_id, end["model"])
+            self.register(info["experiment"], run, model_id, end["model"])
             of_model = {metric.key: metric.value for metric in self.client.get_logged_model(model_id).metrics or ()}
             links = {"model_id": model_id, **registry.dataset_link(run)}
         # The metrics are logged for the run and for the model. A publisher may have been killed between these two.
@@ -241,14 +241,14 @@ class Publication:
             headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
-    def register(self, workload: str, run: Any, model_id: str, about: dict[str, Any]) -> None:
+    def register(self, workload: str, run: Any, model_id: str, model_info: dict[str, Any]) -> None:
         """Make the model a version. If it is none, or if the account may not add one, a tag of the run says so."""
         from mlflow.exceptions import MlflowException
 
-        reason = about.get("not_registered", "")
+        reason = model_info.get("not_registered", "")
         try:
             if not reason:
-                registry.register(self.client, workload, self.run_id, model_id, about)
+                registry.register(self.client, workload, self.run_id, model_id, model_info)
         except MlflowException as error:
             if error.error_code != "PERMISSION_DENIED":
                 raise
@@ -282,12 +282,12 @@ class Publication:
         if parent.info.status != status or (status != "RUNNING" and parent.info.end_time < ms):
             self.change_status(parent, status, ms)
 
-    def change_status(self, run: Any, wanted: str, ms: int) -> None:
+    def change_status(self, run: Any, status: str, ms: int) -> None:
         """Set the status of MLflow's run, and when it ended unless it is RUNNING: never before its start."""
-        if wanted == "RUNNING":
-            self.client.update_run(run.info.run_id, status=wanted)
+        if status == "RUNNING":
+            self.client.update_run(run.info.run_id, status=status)
         else:
-            self.client.set_terminated(run.info.run_id, wanted, max(ms, run.info.start_time))
+            self.client.set_terminated(run.info.run_id, status, max(ms, run.info.start_time))
 
     def log(self, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):

@@ -32,7 +32,7 @@ from tandem.params.loading import load_params
 from tandem.runs.run import Run, open_folder, open_run, seeds_in
 from tandem.tracking import connection
 from tandem.tracking.headline import PARENT_TAG, write_description
-from tandem.tracking.store import database_file, shown, tracking_uri
+from tandem.tracking.store import database_file, shown_uri, tracking_uri
 
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
 ID_LENGTH = 32
@@ -55,7 +55,7 @@ def find(run: str) -> Run:
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
         raise WrongArgument(f"{run} is the parent run of several seeds; name one of its runs: {names}")
-    return of_entry(entry)
+    return open_entry(entry)
 
 
 def check_name(run: str) -> None:
@@ -102,7 +102,7 @@ def find_seeds(run: str) -> list[Run]:
     if not by_seed and not is_training(entry):
         raise ValueError(f"{run} is the parent run of several seeds, but none of its runs is finished")
     chosen = sorted(by_seed.values(), key=lambda child: int(child.data.params.get("seed", 0))) or [entry]
-    return [of_entry(child) for child in chosen]
+    return [open_entry(child) for child in chosen]
 
 
 def tag(recorded: Run, tags: dict[str, str]) -> None:
@@ -180,7 +180,7 @@ def entry_of(run: str, preferred: str = "") -> Any:
         entries = entries or latest_of_name(*match.groups())
     if not entries:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
-        raise WrongArgument(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
+        raise WrongArgument(f"MLflow at {shown_uri(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
     return entries[0]
 
 
@@ -218,7 +218,7 @@ def name_of(entry: Any) -> str:
     return name if seed is None else f"{name}-{seed}"
 
 
-def of_entry(entry: Any) -> Run:
+def open_entry(entry: Any) -> Run:
     run_id, name = entry.info.run_id, name_of(entry)
     label = f"{name} (MLflow run {run_id})"
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from tandem import files
 from tandem.machine import conditions
@@ -90,7 +90,11 @@ class Recorder:
         self.add_readings()
         self.check_inputs()
         if epoch.number < self.context.settings.epochs:
-            self.save_if_due(epoch.number)
+            # All workers stop after the same epoch.
+            is_interrupted = self.trainer.workers.any(self.interruption.stop_requested)
+            self.save_if_due(epoch.number, is_interrupted)
+            if is_interrupted:
+                self.stop(epoch.number)
 
     def add_readings(self) -> None:
         """Record the energy and the GPU sampler's readings of the epochs that this process has trained."""
@@ -122,16 +126,16 @@ class Recorder:
             "`dvc repro` again to train with the current files"
         )
 
-    def save_if_due(self, epochs_done: int) -> None:
+    def save_if_due(self, epochs_done: int, is_interrupted: bool) -> None:
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        # All workers stop after the same epoch.
-        is_interrupted = self.trainer.workers.any(self.interruption.stop_requested)
         if is_old or epochs_done == 1 or is_interrupted:
             self.save()
-        if is_interrupted:
-            path = files.relative(self.checkpoint.path)
-            print(f"interrupted after epoch {epochs_done}, saved in {path}; run again to resume", flush=True)
-            raise KeyboardInterrupt
+
+    def stop(self, epochs_done: int) -> NoReturn:
+        """Say where the checkpoint is, and raise KeyboardInterrupt, which ends the training."""
+        path = files.relative(self.checkpoint.path)
+        print(f"interrupted after epoch {epochs_done}, saved in {path}; run again to resume", flush=True)
+        raise KeyboardInterrupt
 
     def save_last(self) -> None:
         """Save the last checkpoint. If this fails, print a warning: the results are still written."""

@@ -54,15 +54,15 @@ def log_model(client: Any, experiment_id: str, run: Any, folder: Path) -> str:
     return str(model.model_id)
 
 
-def register(client: Any, workload: str, run_id: str, model_id: str, about: dict[str, Any]) -> None:
+def register(client: Any, workload: str, run_id: str, model_id: str, model_info: dict[str, Any]) -> None:
     """Make the run's model a version of the workload's registered model, and set the alias on the best comparable
     version.
 
-    `about`: `val_score`, and `data`, the digests of the data after its split.
+    `model_info`: `val_score`, and `data`, the digests of the data after its split.
     """
-    name, data = name_of(workload), digest(about["data"])
+    name, data = name_of(workload), digest(model_info["data"])
     create_registered_model(client, name, workload)
-    tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
+    tags = {SCORE_TAG: repr(model_info["val_score"]), DATA_TAG: data}
     model = client.get_logged_model(model_id)
     # After its logged model was deleted, a run has a new one, and another version.
     versions = client.search_model_versions(f"name='{name}'")

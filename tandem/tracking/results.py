@@ -241,7 +241,7 @@ def write_mlflow_record(context: RunContext, run_dir: RunDir) -> None:
     """After the training has ended: write mlflow.json, what MLflow got of it, and add the ids of the MLflow run to
     timing.json, for links to its page.
     """
-    files.write_json(context.measured_dir / MLFLOW_RECORD, {"run": run_dir.about, "end": run_dir.end})
+    files.write_json(context.measured_dir / MLFLOW_RECORD, {"run": run_dir.info, "end": run_dir.stage_end})
     path = context.measured_dir / "timing.json"
     timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})

@@ -30,10 +30,10 @@ from typing import Any
 from tandem import files
 from tandem.files import IN_MLFLOW, REAL_ROOT, ROOT, STATE, read_json, relative, write_json
 from tandem.runs.record import Record
-from tandem.tracking.store import shown, tracking_uri, update_artifact_locations
+from tandem.tracking.store import shown_uri, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"
-RECORDED = ("train", "evaluate")  # stages that MLflow records (as in tandem/stage.py); each writes <stage>.end.json
+RECORDED_STAGES = ("train", "evaluate")  # in MLflow (as in tandem/stage.py); each writes <stage>.end.json
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 PUBLISHER = "tandem.tracking.publisher"
@@ -48,25 +48,25 @@ class RunDir:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / "run.json"  # an earlier start of the training has written it, if it is not published yet
-        self.about: dict[str, Any] = read_json(path) if path.exists() else {"started_ms": now_ms(), "tags": {}}
-        self.end: dict[str, Any] = {"metrics": {}}  # of the stage that writes the directory
+        self.info: dict[str, Any] = read_json(path) if path.exists() else {"started_ms": now_ms(), "tags": {}}
+        self.stage_end: dict[str, Any] = {"metrics": {}}  # of the stage that writes the directory
         self.opened = time.monotonic(), now_ms()
         self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
 
-    def write_info(self, experiment: str, name: str, tags: dict[str, str] | None = None, **about: Any) -> None:
-        """Write what the MLflow run is. `about`: `params`, `dataset`, `machine`, `inputs_key` and `parent`.
+    def write_info(self, experiment: str, name: str, tags: dict[str, str] | None = None, **info: Any) -> None:
+        """Write what the MLflow run is. `info`: `params`, `dataset`, `machine`, `inputs_key` and `parent`.
 
         `parent` ({"run_key", "name"}) is the parent run of the runs that differ only in their seed, if there are
         several.
         """
-        if "machine" in about:
-            self.add_text(json.dumps(about["machine"], indent=1), "machine.json")
-        self.about |= {"experiment": experiment, "name": name, **about}
+        if "machine" in info:
+            self.add_text(json.dumps(info["machine"], indent=1), "machine.json")
+        self.info |= {"experiment": experiment, "name": name, **info}
         self.add_tags(tags or {})
 
     def add_tags(self, tags: dict[str, str]) -> None:
-        self.about["tags"] |= tags
-        write_json(self.folder / "run.json", self.about)
+        self.info["tags"] |= tags
+        write_json(self.folder / "run.json", self.info)
 
     def save_epochs(self, record: Record) -> None:
         """Save the epochs of `record` for the publisher. Call this only after a checkpoint or the results contain them.
@@ -79,13 +79,13 @@ class RunDir:
 
     def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
-        self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
+        self.stage_end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
     def add_model(self, val_score: float, data: dict[str, str], not_registered: str) -> None:
         """Have the model in artifacts/model logged, and registered unless there is a reason against it. The best model
         among those with equal digests (`data`) gets the alias.
         """
-        self.end["model"] = {"val_score": val_score, "data": data, "not_registered": not_registered}
+        self.stage_end["model"] = {"val_score": val_score, "data": data, "not_registered": not_registered}
 
     def add_artifact(self, path: Path, folder: str = "") -> None:
         """Copy `path` for MLflow: the original belongs to DVC and may change before it is published."""
@@ -96,11 +96,11 @@ class RunDir:
     def add_text(self, text: str, name: str) -> None:
         files.write_text(self.folder / "artifacts" / name, text)
 
-    def ended(self, status: str) -> dict[str, Any]:
-        """The end of the stage now. Its time counts from the start, because the clock may have been set meanwhile."""
+    def end_stage(self, status: str) -> None:
+        """Complete `stage_end`. Its time counts from the start, because the clock may have been set meanwhile."""
         seconds = time.monotonic() - self.opened[0]
-        ms = max(self.opened[1] + int(1000 * seconds), self.about["started_ms"])
-        return {**self.end, "status": status, "ms": ms}
+        ms = max(self.opened[1] + int(1000 * seconds), self.info["started_ms"])
+        self.stage_end |= {"status": status, "ms": ms}
 
     def wait_for_ids(self) -> None:
         """Wait at most WAIT_SECONDS for MLflow's ids of the run. The publisher usually knows them already.
@@ -114,7 +114,9 @@ class RunDir:
             if (status := start_publisher()) not in (None, 0):
                 problem = f"{PUBLISHER} ended with exit status {status}, see {relative(PUBLISHER_LOG)}"
             elif time.monotonic() > deadline:
-                problem = f"MLflow at {shown(tracking_uri())} is still starting; publishing continues in the background"
+                problem = (
+                    f"MLflow at {shown_uri(tracking_uri())} is still starting; publishing continues in the background"
+                )
             time.sleep(0.02)
         if "error" in state:
             problem, fix = state["error"], state["fix"]
@@ -174,9 +176,9 @@ def open_run_dir(run_key: str, stage: str) -> Iterator[RunDir]:
             status = "KILLED"
             raise
         finally:
-            if "name" in run_dir.about:  # `write_info` was called
-                run_dir.end = run_dir.ended(status)
-                write_json(folder / f"{stage}.end.json", run_dir.end)
+            if "name" in run_dir.info:  # `write_info` was called
+                run_dir.end_stage(status)
+                write_json(folder / f"{stage}.end.json", run_dir.stage_end)
                 run_dir.wait_for_ids()
 
 

@@ -47,18 +47,18 @@ def database_file(uri: str) -> Path | None:
 
 def runs_page(server: str, experiment_id: str, view: str = VIEW) -> str:
     """Return the address of an experiment's runs in MLflow's UI, with the columns and the filter of a saved view."""
-    return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={view}"
+    return f"{experiment_page(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={view}"
 
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
-    return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
+    return f"{experiment_page(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
 
 
-def of_experiment(server: str, experiment_id: str) -> str:
+def experiment_page(server: str, experiment_id: str) -> str:
     return f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs"
 
 
-def shown(uri: str) -> str:
+def shown_uri(uri: str) -> str:
     """Return `uri` for messages: a path, or an address without its password."""
     path = database_file(uri)
     return relative(path) if path else without_password(uri)

@@ -14,11 +14,11 @@ from tandem.command import DONE, FAILED, Result
 from tandem.files import relative
 from tandem.tracking.publisher import publish_waiting
 from tandem.tracking.run_dir import RUNS
-from tandem.tracking.store import shown, tracking_uri
+from tandem.tracking.store import shown_uri, tracking_uri
 
 
 def main(options: Namespace) -> Result:
-    problems, store = publish_waiting(), shown(tracking_uri())
+    problems, store = publish_waiting(), shown_uri(tracking_uri())
     summary = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
     text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {summary}"])
     return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)

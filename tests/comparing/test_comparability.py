@@ -51,14 +51,14 @@ def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparab
 def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named():
     found = compare_manifests(CPU, GPU)
     assert found.refusals == found.notes == ()
-    assert [str(each) for each in found.named] == [
+    assert [str(each) for each in found.named_differences] == [
         "device (cpu vs cuda)",
         "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... vs NVIDIA H100)",
         "threads (16 vs 1)",
         "kernels (Tandem's kernels vs cuDNN)",
         "step execution (eager vs graph)",
     ]
-    assert compare_manifests(CPU, CPU).named == ()
+    assert compare_manifests(CPU, CPU).named_differences == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
         GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
     )
     found = compare_manifests(CPU, gpu)
-    assert found.refusals == () and str(found.named[-1]) == "seed (0 vs 3)"
+    assert found.refusals == () and str(found.named_differences[-1]) == "seed (0 vs 3)"
     # A simulation has no table and no division into splits.
     sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": {}}) for each in (CPU, GPU))
     assert compare_manifests(*sides).refusals == ()
@@ -115,7 +115,7 @@ def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comp
     found = compare_manifests(changed(CPU, **own), changed(CPU, **other))
     assert found.refusals == ()
     named = "kernels (Tandem's GRU, Tandem's dropout vs torch's GRU, torch's dropout)"
-    assert [str(each) for each in found.named] == [named]
+    assert [str(each) for each in found.named_differences] == [named]
 
 
 @pytest.mark.parametrize(

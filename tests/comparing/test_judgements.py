@@ -31,7 +31,7 @@ def test_a_side_with_more_seeds_than_the_other_names_those_that_are_compared():
     assert "accuracy 1.0000 on cpu, seed 0, 0.9500 on cuda: -0.0500" in found.scores
     manifests = [changed(CPU, **{"result.metrics.accuracy": score}) for score in (0.5, 0.5, 0.8)]
     rows = rows_of([[run_of(each, classified("1")) for each in own] for own in (manifests, [CPU])])
-    score = next(row for row in rows if row.what == "score")
+    score = next(row for row in rows if row.name == "score")
     assert score.cells[0] == "0.6 (accuracy) (0.5 to 0.8, 3 seeds)", "the mean, as everywhere else"
 
 

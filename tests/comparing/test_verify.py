@@ -9,7 +9,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tandem.comparing import rerun
+from tandem.comparing import verdicts
 from tandem.files import sha256_file
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder
@@ -101,7 +101,7 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: str, precision: str, may: bool) -> None:
     """A device's own generator draws the dropout, and TF32 rounds 8,192 times as coarsely as fp32."""
     changes = {"realized.precision": precision, "block.train.model": model}
-    assert rerun.may_round(run_of(make_manifest("cuda", **changes)), run_of(make_manifest(device))) is may
+    assert verdicts.may_round(run_of(make_manifest("cuda", **changes)), run_of(make_manifest(device))) is may
 
 
 def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def trained_again(losses: list[float], seed: int = 0, predicted: str = "", size:
     """`size`: the number of sequences in a group, if there are groups."""
     rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9",
              **({"group": str(number // size)} if size else {})} for number, guess in enumerate(predicted)]  # fmt: skip
-    epochs = [{"epoch": number, **dict.fromkeys(rerun.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
+    epochs = [{"epoch": number, **dict.fromkeys(verdicts.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
     prepared = {"test/groups.npy": "9" * 64} if size else {}
     changes = {"seed": seed, "epochs": epochs, "digests.data.prepared": prepared}
     return run_of(make_manifest("cpu", **changes), rows or None)
@@ -274,13 +274,13 @@ def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
     chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
     others = [trained_again([1.2] * number, seed=1), trained_again([0.9] * number, seed=2)]
     exact, perturbed = trained_again([1.0] * number), [trained_again(chaotic)]
-    envelope = rerun.measure_envelope(exact, perturbed, others)
+    envelope = verdicts.measure_envelope(exact, perturbed, others)
     widths = [row["train_loss"] for row in envelope.allowed]
     assert widths == sorted(widths), "rounding forgets nothing"
     spread = 1.2 - 0.9
-    assert widths[envelope.horizon - 1] <= rerun.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
-    assert rerun.measure_envelope(exact, [exact], others).horizon == number
-    assert rerun.measure_envelope(exact, perturbed, [exact, exact]).horizon == 0, (
+    assert widths[envelope.horizon - 1] <= verdicts.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
+    assert verdicts.measure_envelope(exact, [exact], others).horizon == number
+    assert verdicts.measure_envelope(exact, perturbed, [exact, exact]).horizon == 0, (
         "seeds that do not differ tell nothing"
     )
 
@@ -313,13 +313,13 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     before = trained_again([1.0], predicted=recorded or "")
-    found = rerun.judge_final_scores(before, exact, others, rerun.EnvironmentInfo(), horizon=0)
+    found = verdicts.judge_final_scores(before, exact, others, verdicts.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
-    quick = rerun.judge_final_scores(before, trained_again([1.0]), [], rerun.EnvironmentInfo(), horizon=0)
+    quick = verdicts.judge_final_scores(before, trained_again([1.0]), [], verdicts.EnvironmentInfo(), horizon=0)
     assert quick.name == "inconclusive" and quick.sentence.endswith("but the test split was not predicted")
-    other = rerun.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
+    other = verdicts.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if found.name == "different":
-        assert rerun.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
+        assert verdicts.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_people_decide_whether_the_endpoints_differ(size: int, verdict: str) -> 
     """150 wrong sequences are those of 150 people, of four, or of two."""
     recorded, exact = (trained_again([1.0], 0, wrong_in(count), size) for count in (150, 10))
     others = [trained_again([1.0], seed, wrong_in(count), size) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    judged = rerun.judge_final_scores(recorded, exact, others, rerun.EnvironmentInfo(), horizon=0)
+    judged = verdicts.judge_final_scores(recorded, exact, others, verdicts.EnvironmentInfo(), horizon=0)
     assert str(judged) == verdict, judged.sentence
     assert ("test groups" in judged.sentence) and ("no 95% interval: 4 test groups" in judged.sentence) == (size == 100)
 

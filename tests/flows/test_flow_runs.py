@@ -423,7 +423,7 @@ FOUND = """
 import json
 from types import SimpleNamespace
 
-from tandem.comparing.rerun import Verdict
+from tandem.comparing.verdicts import Verdict
 from tandem.files import ROOT
 
 

@@ -127,9 +127,9 @@ def test_a_region_that_is_too_short_or_without_a_reading_has_the_reason_for_each
         with sampling(source) as bad:
             source.found = lost
             source.wait_for(2)
-    assert "averages over up to 0.1 s" in short.found()["gpu_busy_share"] and short.found()["process_mib"] == 100.0
-    assert good.found() == reading()
-    assert bad.found() == whole.found() == lost
+    assert "averages over up to 0.1 s" in short.summary()["gpu_busy_share"] and short.summary()["process_mib"] == 100.0
+    assert good.summary() == reading()
+    assert bad.summary() == whole.summary() == lost
 
 
 def test_the_thread_ends_with_a_part_that_is_interrupted(quick: None):
@@ -140,7 +140,7 @@ def test_the_thread_ends_with_a_part_that_is_interrupted(quick: None):
     assert sampler_threads() == [] and not sampler.running
     with sampling(source) as again:
         source.wait_for(1)
-    assert again.found()["process_mib"] == 100.0
+    assert again.summary()["process_mib"] == 100.0
 
 
 def test_a_resumed_training_has_the_numbers_of_all_its_parts():

@@ -208,8 +208,8 @@ class Envelope:
     num_perturbed: int
 
 
-def measure_envelope(run: Run, perturbed: Sequence[Run], others: Sequence[Run]) -> Envelope:
-    """Measure the envelope of `run`. `perturbed` are reruns from perturbed weights, `others` have other
+def measure_envelope(run: Run, perturbed: Sequence[Run], other_seeds: Sequence[Run]) -> Envelope:
+    """Measure the envelope of `run`. `perturbed` are reruns from perturbed weights, `other_seeds` runs with other
     seeds.
 
     A deviation grows over the epochs, but a few perturbed trainings may agree by chance in one epoch, so each epoch
@@ -217,7 +217,7 @@ def measure_envelope(run: Run, perturbed: Sequence[Run], others: Sequence[Run]) 
     and two on each side.
     """
     num_epochs = len(run.train["epochs"])
-    ranges = {loss: [spread_of([run, *others], epoch, loss) for epoch in range(num_epochs)] for loss in LOSSES}
+    ranges = {loss: [spread_of([run, *other_seeds], epoch, loss) for epoch in range(num_epochs)] for loss in LOSSES}
     largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
     for epoch in range(num_epochs):
         for loss in LOSSES:
@@ -278,7 +278,7 @@ def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Env
 
 
 def judge_final_scores(
-    recorded: Run, here: Run, others: Sequence[Run], environment: EnvironmentInfo, horizon: int
+    recorded: Run, here: Run, other_seeds: Sequence[Run], environment: EnvironmentInfo, horizon: int
 ) -> Verdict:
     """Judge by the test scores.
 
@@ -299,7 +299,7 @@ def judge_final_scores(
         return Verdict("inconclusive", sentence=f"{beyond}, but {reason}")
     assert recorded.score
     paired, score_name = recorded.task_attributes["paired"], recorded.score["score_name"]
-    sides = {run.seed: run.predictions for run in (here, *others)}
+    sides = {run.seed: run.predictions for run in (here, *other_seeds)}
     margin = margin_of_seeds(list(measured_scores(paired, sides, score_name).values()))
     seed = here.seed
     score_difference = difference(paired, {seed: rows}, {seed: sides[seed]}, margin, score_name, recorded.has_groups)
