@@ -283,8 +283,9 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
         if left < min(60.0, piece.seconds):
             print(f"{title}: the time of this call is over; the same command goes on here", flush=True)
             return
-        print(f"{title}: {piece.about} (at most {min(left, piece.seconds) / 60:.0f} min)", flush=True)
-        print(f"    {run_piece(piece, out, min(left, piece.seconds), again)}", flush=True)
+        limit = left if piece.name in delayed else min(left, piece.seconds)
+        print(f"{title}: {piece.about} (at most {limit / 60:.0f} min)", flush=True)
+        print(f"    {run_piece(piece, out, limit, again)}", flush=True)
         if piece.name == "speed":
             print(*answer(out / "project/results"), sep="\n", flush=True)
 

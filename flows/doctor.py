@@ -10,7 +10,6 @@ Exit status: 0 no problem (warnings do not count), 1 a problem.
 
 import json
 import os
-import platform
 import pwd
 import re
 import resource
@@ -94,10 +93,6 @@ def gpu() -> Iterator[Finding]:
     what = f"{num_visible} GPUs, {driver_text(usable)}" if usable else f"{obstacle}; trainings run on the CPU"
     yield Finding(status, f"torch {torch} for CUDA {torch_cuda}: {what}", "trainings do not use a GPU", fix)
 
-    if usable and "microsoft" in platform.release().lower():
-        what = "WSL: where the GPU's memory runs out, its driver may use the machine's memory instead"
-        why = "the training then becomes many times slower, and takes no fallback, such as smaller parts of a batch"
-        yield Finding("warning", what, why, "in NVIDIA's control panel of Windows: Prefer No Sysmem Fallback")
     setting, cards = os.environ.get("CUDA_VISIBLE_DEVICES"), {}
     try:
         pynvml = nvml.start()

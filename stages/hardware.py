@@ -110,7 +110,9 @@ def dependencies() -> dict[Path, Any]:
     requested = validated(machine)
     contents: dict[Path, Any] = {}
     for device in requested["devices"]:
-        identity = contents[hardware_file(device)] = machine if device == "auto" else detect_hardware(device)
+        identity = machine if device == "auto" else detect_hardware(device)
+        # Without the number of visible GPUs: a training on one has the same bits and times beside others.
+        contents[hardware_file(device)] = {name: value for name, value in identity.items() if name != "count"}
         print(f"{device}: {identity['kind']}, {identity['name']}")
     code = Code()
     for name, workload in requested["workloads"].items():

@@ -28,6 +28,7 @@ STAGES = {
     "evaluate": ("workload", "device"),
     "compare": (),
 }
+FAILED_KERNEL = ("device-side assert", "illegal memory access", "unspecified launch failure")  # CUDA's words
 NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
 # Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
 RECORDED = ("train", "evaluate")
@@ -121,6 +122,12 @@ def fail_with(name: str, error: Exception) -> int:
         reason = f"{operation} has no kernel on this device that gives the same bits again"
         reason += "; use another operation, or set train.deterministic to false"
         return fail(name, f"{line or 'the network or its loss'}: {reason}{keep_traceback(error)}")
+    if any(message in str(error) for message in FAILED_KERNEL):
+        reason = (
+            "a kernel failed on the GPU, usually because an index or a class is out of range; torch noticed it only"
+        )
+        step = "train with devices: [cpu], which names the operation"
+        return fail(name, f"{reason} at {line or 'a later operation'}; {step}{keep_traceback(error)}")
     if line:
         return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")
     import traceback

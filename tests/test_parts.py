@@ -144,6 +144,11 @@ NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; 
             "net.py, line 22: put_ has no kernel on this device that gives the same bits again; use another operation, "
             "or set train.deterministic to false",
         ),
+        (
+            "        return self.head",
+            "        raise RuntimeError('CUDA error: device-side assert triggered')\n        return self.head",
+            "torch noticed it only at workloads/tiny/net.py, line 22; train with devices: [cpu], which names",
+        ),
     ],
 )
 def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: str, new: str, sentence: str):

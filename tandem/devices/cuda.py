@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -82,6 +83,9 @@ class Kind(Device):
                 f"the driver shows {hardware['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot "
                 f"use it with {driver_text(hardware)}; update the driver, or use cpu in params.yaml's devices"
             )
+        if "microsoft" in platform.release().lower():  # WSL's driver takes the machine's memory instead of failing
+            free, total = self.memory_bytes()
+            self.cuda.set_per_process_memory_fraction(free / total, self.torch_device)
 
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:
         import torch
@@ -227,7 +231,7 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     major, minor = number.value // 1000, number.value % 1000 // 10
     if major < int(torch_cuda.split(".")[0]):
         obstacle = f"the driver supports CUDA {major}.{minor} and torch is built for CUDA {torch_cuda}"
-        return None, f"{obstacle}; update the driver"
+        return None, f"{obstacle}; update the driver, or install a torch that was built for CUDA {major}"
     driver_version: str | None = None  # unknown without NVML (some containers, WSL)
     with suppress(Exception):
         driver_version = str(nvml.start().nvmlSystemGetDriverVersion())

@@ -61,7 +61,10 @@ def lacked_gpu_memory() -> bool:
 
 
 def shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    """The first line of the message: torch explains CUDA's errors in further ones."""
+    return next(
+        (" ".join(line.split())[:160] for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 def free_cache(device: Device) -> None:

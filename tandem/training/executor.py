@@ -157,6 +157,7 @@ class Executor:
         ones if their execution says so.
         """
         if self.graphs is not None:
+            self.execution.device.synchronize()  # replays may run
             self.graphs.captured.clear()  # a method of `graphs` may still be running
             if self.model is not None:
                 self.model.zero_grad()  # the gradients are in the graph's memory

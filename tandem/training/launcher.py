@@ -42,6 +42,7 @@ def launch(workload: str, device: str, seed: str) -> int:
         )
     logging.disable(logging.CRITICAL)  # torch's launcher prints a page; the messages below are one sentence
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each worker sets its own number of threads
+    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")  # torch 2.15's new one says its errors in other words
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds for the other workers to notice an end
     command = [
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),

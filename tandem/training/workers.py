@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ LOST_MESSAGES = re.compile(
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
 )
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # torch waits 30 for GPUs that do not reach each other
 MUST_AGREE = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
 
 
@@ -159,7 +161,7 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
     local_device = kind_of(kind)(local_rank)
     local_device.join_workers()
     with lost_workers_noticed():
-        dist.init_process_group(local_device.backend)
+        dist.init_process_group(local_device.backend, timeout=COLLECTIVE_TIMEOUT)
         # A stop signal must not kill a worker, because all stop after the same epoch. `GracefulStop` and
         # `StopSignals` handle the signals during the training; these settings apply before and after it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -288,7 +288,7 @@ def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
 def test_a_value_that_earlier_versions_did_not_record_is_no_difference() -> None:
     recorded, here = trained_again([1.0, 0.5]), trained_again([1.0, 0.5])
     here.train["epochs"][0]["new_quantity"] = 1.0
-    assert rerun.different_bits(recorded, here) is None
+    assert verdicts.different_bits(recorded, here) is None
 
 
 ACTUAL = "01" * 200

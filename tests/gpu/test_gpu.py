@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from stages.speed import Length, TimedSide, TimedTraining
+from tandem.devices import cuda
 from tandem.devices.graphs import NUM_WARMUPS, Graphs
 from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import kind_of
@@ -289,6 +290,18 @@ def test_a_library_that_finds_a_full_card_has_no_memory():
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
     assert is_out_of_memory(error) and not is_out_of_memory(RuntimeError("CUDNN_STATUS_BAD_PARAM"))
+
+
+def test_under_wsl_a_training_takes_no_more_than_the_cards_free_memory(monkeypatch: pytest.MonkeyPatch):
+    """Its driver would take the machine's memory instead of failing, and no fallback would start."""
+    device = kind_of("cuda")(0)
+    monkeypatch.setattr(cuda.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    try:
+        free, total = device.memory_bytes()
+        device.require_usable({"name": device.name(), "driver": None})
+        assert torch.cuda.get_per_process_memory_fraction(device.torch_device) == pytest.approx(free / total, abs=0.01)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.torch_device)
 
 
 def test_streaming_pins_no_more_of_the_host_than_its_sequences_need(tmp_path: Path):

@@ -222,7 +222,7 @@ def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_rea
     stages_at_once(project, *stages, CUDA_VISIBLE_DEVICES=visible)
     is_kept = bool(unpublished(project))
     assert manifest_of(project, device="cuda")["device"] == "cuda"
-    assert manifest_of(project, device="cuda")["hardware"]["count"] == 1
+    assert "count" not in manifest_of(project, device="cuda")["hardware"]
     text = "".join(path.read_text(errors="replace") for path in (project / ".tandem").rglob("*") if path.is_file())
     assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
 

@@ -261,7 +261,8 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
         cuDriverGetVersion=lambda version: setattr(version._obj, "value", 12020),
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
-    why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
+    why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver, or install a torch that "
+    why += "was built for CUDA 12"
     assert cuda.detect_gpu("13.2") == (None, why)
 
 
