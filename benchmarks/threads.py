@@ -27,7 +27,7 @@ VARIANTS = {
     "2": {"threads": 2},
     "torch's kernels, 2": {"threads": 2, "kernels": "torch"},
 }
-LENGTH = Length(turn_seconds=1.0, num_turns=8, longest_seconds=120.0, warmup_seconds=3.0)
+LENGTH = Length(turn_seconds=1.0, num_turns=8, max_seconds=120.0, warmup_seconds=3.0)
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def seconds_per_epoch(workload: str, num_turns: int) -> dict[str, float]:
         for worker in workers:
             worker.ask("open", {})
         turns = {worker.side.name: partial(worker.ask, "turn") for worker in workers}
-        found = interleave(turns, num_turns, longest_seconds=LENGTH.longest_seconds)
+        found = interleave(turns, num_turns, longest_seconds=LENGTH.max_seconds)
     finally:
         for worker in workers:
             worker.process.shutdown(cancel_futures=True)

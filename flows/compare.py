@@ -77,31 +77,31 @@ def compare(names: list[str]) -> list[Comparison]:
     return comparisons
 
 
-def side_names(found: list[list[Run]]) -> list[str]:
+def side_names(runs_of_sides: list[list[Run]]) -> list[str]:
     """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
-    first_runs = [runs[0] for runs in found]
+    first_runs = [runs[0] for runs in runs_of_sides]
     devices, machines = [run.kind for run in first_runs], [run.timing["machine"] for run in first_runs]
     for names in (devices, [f"{device} of {machine}" for device, machine in zip(devices, machines, strict=True)]):
         if len(set(names)) == len(names):
             return names
     labels = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first_runs, 1)]
-    counts = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in found]
+    counts = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in runs_of_sides]
     return [f"{run.name} ({count}{label})" for run, count, label in zip(first_runs, counts, labels, strict=True)]
 
 
-def tag(judged: Judgement) -> None:
+def tag(judgement: Judgement) -> None:
     """Set the tag `compared` on the runs in MLflow."""
-    for side, other in ((judged.second, judged.first), (judged.first, judged.second)):
+    for side, other in ((judgement.second, judgement.first), (judgement.first, judgement.second)):
         reference = other.first.run_id or other.first.name
-        speed = textwrap.shorten(judged.speed, MAX_TAG - len(reference) - 10, placeholder="...")
+        speed = textwrap.shorten(judgement.speed, MAX_TAG - len(reference) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:
                 recorded.tag(run, {"compared": f"{speed} (vs {reference})"})
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(comparison: Comparison) -> dict[str, Any]:
     """The comparison for --json: the table's values by side, and each judgement with its numbers."""
-    names = [side.name for side in found.sides]
+    names = [side.name for side in comparison.sides]
     judgements = [
         {
             "first": judged.first.name,
@@ -110,7 +110,7 @@ def document(found: Comparison) -> dict[str, Any]:
             "difference": judged.difference and {**asdict(judged.difference), "verdict": judged.difference.verdict},
             "sentences": [judged.speed, judged.scores, *judged.notes],
         }
-        for judged in found.judgements
+        for judged in comparison.judgements
     ]
-    values = {row.name: dict(zip(names, row.cells, strict=True)) for row in found.rows}
-    return {"workload": found.workload, "values": values, "judgements": judgements}
+    values = {row.name: dict(zip(names, row.cells, strict=True)) for row in comparison.rows}
+    return {"workload": comparison.workload, "values": values, "judgements": judgements}

@@ -49,7 +49,7 @@ DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
     (pipeline, "Run the stages that changed since the last run. Values other than params.yaml's make a DVC experiment.",
      ["train"], "0 2 * * *"),
 )  # fmt: skip
-OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
+USER_FIELDS = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def register(runner: Runner) -> dict[str, UUID]:
                 client.read_deployment_by_name(deployment.full_name)
                 # It exists. Unset fields are not sent; an empty list of schedules would delete the existing ones.
                 deployment.schedules = None
-                deployment.model_fields_set.difference_update(OF_THE_USER)
+                deployment.model_fields_set.difference_update(USER_FIELDS)
             deployment_id = runner.add_deployment(deployment)
             assert isinstance(deployment_id, UUID)  # a coroutine only if an event loop runs
             ids[deployment.full_name] = deployment_id

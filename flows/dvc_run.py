@@ -36,16 +36,16 @@ from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
 from flows.damaged_files import with_damaged_file
-from flows.processes import Event, Outcome
+from flows.processes import Outcome, StageEvent
 from tandem.stage import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID
 
 logger = logging.getLogger("dvc")
-FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
+DVC_FAILED, DVC_INTERRUPTED, DVC_REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
 
 
 def main(commands: list[str]) -> int:
-    def print_event(event: Event) -> None:
+    def print_event(event: StageEvent) -> None:
         print(f"\n{event.line}", flush=True)  # the stage may have left its last line open
 
     for command in commands:
@@ -54,7 +54,7 @@ def main(commands: list[str]) -> int:
     return 0
 
 
-def run(arguments: list[str], on_event: Callable[[Event], object], log_level: str = "INFO") -> int:
+def run(arguments: list[str], on_event: Callable[[StageEvent], object], log_level: str = "INFO") -> int:
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
@@ -65,7 +65,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
     try:
         options = parse_args(arguments)
     except DvcParserError:  # the parser has printed the reason
-        return REFUSED_ARGUMENTS
+        return DVC_REFUSED_ARGUMENTS
     if not options.quiet and log_level == "INFO":
         ui.enable()
     with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
@@ -76,36 +76,36 @@ def run(arguments: list[str], on_event: Callable[[Event], object], log_level: st
             return status
         except KeyboardInterrupt:
             logger.error("interrupted by the user")
-            on_event(Event("", "failed", message="interrupted by the user"))
-            return INTERRUPTED
+            on_event(StageEvent("", "failed", message="interrupted by the user"))
+            return DVC_INTERRUPTED
         except Exception as error:
             logger.exception("")  # prints the error and its causes, as DVC's own command does
             message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-            on_event(Event("", "failed", message=with_damaged_file(message)))
+            on_event(StageEvent("", "failed", message=with_damaged_file(message)))
             is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
-            return REFUSED_ARGUMENTS if is_unknown_name else FAILED
+            return DVC_REFUSED_ARGUMENTS if is_unknown_name else DVC_FAILED
 
 
 def reproduce_stage(
-    on_event: Callable[[Event], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
+    on_event: Callable[[StageEvent], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
 ) -> Stage | None:
     """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report its events. Returns what that returns."""
     name = stage.addressing.rpartition(":")[2]  # the last part of stages/dvc.yaml:hardware
-    run_cache = stage.repo.stage_cache = RunCache(stage.repo, lambda: on_event(Event(name, "running")))
+    run_cache = stage.repo.stage_cache = RunCache(stage.repo, lambda: on_event(StageEvent(name, "running")))
     if options.get("force"):  # DVC then skips the run-cache
         run_cache.on_run()
     began = time.monotonic()
     try:
         reproduced = dvc_reproduce(stage, **options)
     except Exception as error:
-        killed_by = signal_in(str(error))
-        reason = last_error(name) or (f"killed by {killed_by}" if killed_by else with_damaged_file(str(error)))
-        if killed_by == "SIGKILL":
+        ended_by = signal_in(str(error))
+        reason = last_error(name) or (f"killed by {ended_by}" if ended_by else with_damaged_file(str(error)))
+        if ended_by == "SIGKILL":
             reason += " (by `kill -9`, or by the kernel because memory ran out)"
-        on_event(Event(name, "failed", time.monotonic() - began, reason, killed_by))
+        on_event(StageEvent(name, "failed", time.monotonic() - began, reason, ended_by))
         raise
     outcome: Outcome = "unchanged" if reproduced is None else "restored" if run_cache.has_restored else "ran"
-    on_event(Event(name, outcome, time.monotonic() - began))
+    on_event(StageEvent(name, outcome, time.monotonic() - began))
     return reproduced
 
 
@@ -138,7 +138,7 @@ class RunCache(StageCache):
 class Reproduction(CmdRepro):
     """`dvc repro`"""
 
-    on_event: Callable[[Event], object]
+    on_event: Callable[[StageEvent], object]
 
     @property
     def _repro_kwargs(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Reproduction(CmdRepro):
 class Experiment(CmdExperimentsRun):
     """`dvc exp run --temp`. DVC sets `repro_fn` itself there, to a function of its queue's executor."""
 
-    on_event: Callable[[Event], object]
+    on_event: Callable[[StageEvent], object]
 
     def run(self) -> int:
         class Executor(TempDirExecutor):

@@ -97,25 +97,25 @@ def one_at_a_time() -> Iterator[None]:
     """
     context = FlowRunContext.get()
     is_of_pool = context and context.flow_run and context.flow_run.work_pool_name
-    with taken(files.STATE / "pipeline.lock", "this repository"):
-        with taken(files.user_cache_dir() / "worker.lock", "this machine") if is_of_pool else nullcontext():
+    with lock_taken(files.STATE / "pipeline.lock", "this repository"):
+        with lock_taken(files.user_cache_dir() / "worker.lock", "this machine") if is_of_pool else nullcontext():
             yield
 
 
 @contextmanager
-def taken(path: Path, what: str) -> Iterator[None]:
-    """Take the lock `path`, which stands for `what`. If another process has it, wait and report that."""
+def lock_taken(path: Path, resource: str) -> Iterator[None]:
+    """Take the lock `path`, which stands for `resource`. If another process has it, wait and report that."""
     with files.locked(path, wait=False) as holder:
         if holder is None:
             yield
             return
-    print(f"another pipeline run uses {what} (process {holder}); waiting for its end")
+    print(f"another pipeline run uses {resource} (process {holder}); waiting for its end")
     with files.locked(path):
         yield
 
 
 @contextmanager
-def noted(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
+def note_left(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
     """Leave a note of this run while it has the repository. If its process is killed, the next run finds the note.
 
     A killed process sends nothing to Prefect. Its runner or worker sets its run to Crashed, or Prefect restarts it; the

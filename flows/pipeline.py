@@ -41,9 +41,9 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import processes, remote, results_in_prefect
-from flows.flow_runs import STAGE_TAG, end_runs, noted, one_at_a_time, prefect_client, skipped_state
+from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from flows.processes import Event, Outcome, event_in
+from flows.processes import Outcome, StageEvent, event_in
 from tandem.command import CommandError
 from tandem.messages import without_password
 from tandem.stage import STAGES
@@ -99,7 +99,7 @@ def pipeline(
         with (
             one_at_a_time(),
             prefect_client(timeout=5.0, retries=3) as client,
-            noted(flow_run, client),
+            note_left(flow_run, client),
             StageRuns(flow_run, client) as stage_runs,
         ):
             result = execute(plan, stage_runs)
@@ -194,7 +194,7 @@ class StageRuns:
         logger = flow_run_logger(self.running) if self.running else get_run_logger()
         logger.log(level, "%s", line)
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: StageEvent) -> None:
         if event.stage:
             self.outcomes[event.stage] = event.outcome
         if event.outcome == "running":
@@ -203,10 +203,10 @@ class StageRuns:
             self.end(Completed())
         elif event.outcome == "failed":
             self.failure = self.failure or event.reason  # DVC's own error comes last and says only which stage failed
-            if event.killed_by == "SIGINT":
+            if event.ended_by == "SIGINT":
                 self.end(Cancelled(message=f"interrupted; {RESUME}"))
             else:
-                self.end((Crashed if event.killed_by else Failed)(message=event.message))
+                self.end((Crashed if event.ended_by else Failed)(message=event.message))
         else:
             state: State[Any] = Completed(name="Cached", message=NOT_RUN[event.outcome])
             self.send(lambda: self.create_task_run(event.stage, state))

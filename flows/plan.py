@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.names import SINGLE
-from tandem.messages import shown, similar
+from tandem.messages import abridged, similar
 from tandem.params.loading import choose_preset, parse_params, preset_changes
 from tandem.params.parsing import literal, replaced, value_at
 from tandem.params.reading import PARAMS, read_yaml
@@ -31,14 +31,14 @@ def make_plan(choices: dict[str, Any], overrides: dict[str, Any], force: bool, n
     raw = read_yaml(PARAMS)
     params = parse_params(raw, PARAMS)
     items = {key: list(getattr(params, key)) for key in ("workloads", "devices", "seeds")}
-    # A value that equals params.yaml's is a form's default, not a names.
-    chosen = {key: list(names) for key in items if (names := choices.get(key)) and set(names) != set(items[key])}
+    # A value that equals params.yaml's is a form's default, not a choice.
+    chosen = {key: list(choice) for key in items if (choice := choices.get(key)) and set(choice) != set(items[key])}
     preset = {"preset": choices["preset"]} if choices.get("preset") not in (None, params.preset) else {}
     if twice := [key for key in chosen | preset if key in overrides]:
         raise ValueError(f"{twice[0]} is given both as a parameter and in overrides; remove one of them")
     flags = ["--force"] if force else []
     values = overrides | preset
-    if values or "seeds" in chosen or any(not set(names) <= set(items[key]) for key, names in chosen.items()):
+    if values or "seeds" in chosen or any(not set(choice) <= set(items[key]) for key, choice in chosen.items()):
         # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
         complete = with_all_keys(raw, params)
@@ -123,7 +123,7 @@ def hydra(value: Any) -> str:
     if isinstance(value, dict):
         for key in value:
             if not re.fullmatch(r"[\w.-]+", str(key), re.ASCII):
-                raise ValueError(f"overrides has the key {shown(key)}; use a to z, A to Z, digits, _, - and . only")
+                raise ValueError(f"overrides has the key {abridged(key)}; use a to z, A to Z, digits, _, - and . only")
         return "{" + ",".join(f"{key}:{hydra(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(hydra, value)) + "]"
@@ -131,7 +131,7 @@ def hydra(value: Any) -> str:
         return json.dumps(value, allow_nan=False)
     if "${" in value or value == "???" or not value.isprintable():
         advice = "DVC would replace it; write printable text without ${ and other than ???"
-        raise ValueError(f"overrides has the value {shown(value)}; {advice}")
+        raise ValueError(f"overrides has the value {abridged(value)}; {advice}")
     # Escape a quote and the backslashes directly before it, and nothing else.
     return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" + match[2] if match[2] else ""), value) + '"'
 

@@ -43,14 +43,14 @@ Outcome = Literal["running", "ran", "restored", "unchanged", "failed"]
 
 
 @dataclass(frozen=True)
-class Event:
+class StageEvent:
     """What has become of a stage: it has started or ended, or DVC does not run it."""
 
     stage: str  # empty if DVC failed before a stage or between two
     outcome: Outcome
     seconds: float = 0.0  # since DVC began to examine the stage
     message: str = ""  # the reason of the failure
-    killed_by: str = ""  # the signal that ended it, such as SIGKILL
+    ended_by: str = ""  # the signal that ended it, such as SIGKILL
 
     @property
     def reason(self) -> str:
@@ -61,8 +61,8 @@ class Event:
         return MARK + json.dumps(asdict(self))
 
 
-def event_in(line: str) -> Event | None:
-    return Event(**json.loads(line.removeprefix(MARK))) if line.startswith(MARK) else None
+def event_in(line: str) -> StageEvent | None:
+    return StageEvent(**json.loads(line.removeprefix(MARK))) if line.startswith(MARK) else None
 
 
 def counts(outcomes: Iterable[Outcome]) -> str:
@@ -72,14 +72,14 @@ def counts(outcomes: Iterable[Outcome]) -> str:
 
 
 def run(
-    command: list[str], on_line: Callable[[str], object], on_tick: Callable[[], object] = lambda: None, **where: Any
+    command: list[str], on_line: Callable[[str], object], on_tick: Callable[[], object] = lambda: None, **options: Any
 ) -> int:
-    """Run `python -m <command>` and return its exit status. `where`: see `start`.
+    """Run `python -m <command>` and return its exit status. `options`: see `start`.
 
     Calls `on_line` with each line that the child and its children print, and `on_tick` after each line and after each
     second without one. If one of these or a signal handler raises, the child and its children are stopped first.
     """
-    process = start(command, subprocess.PIPE, **where)
+    process = start(command, subprocess.PIPE, **options)
     assert process.stdout
     with process.stdout:
         try:

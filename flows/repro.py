@@ -21,12 +21,11 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
 from flows.plan import commands_for, require_devices
-from flows.processes import Event, counts, output_of
+from flows.processes import StageEvent, counts, output_of
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
@@ -63,19 +62,19 @@ def main(options: Namespace) -> Result:
         output_of(sys.executable, "-m", "tandem.stage", "hardware")
     from flows import dvc_run  # imports DVC
 
-    events: list[Event] = []
+    events: list[StageEvent] = []
     workloads, commands = dvc_commands([word for word in options.more if word != "--verbose"])
     if PRINTED_BY_DVC & set(options.more):
         dvc_status = first_failure(dvc_run.run(command, events.append) for command in commands)
     else:
         with StageLines(LOG) as stage_lines:
 
-            def on_event(event: Event) -> None:
+            def on_event(event: StageEvent) -> None:
                 events.append(event)
                 stage_lines.on_event(event)
 
             dvc_status = first_failure(dvc_run.run(command, on_event, log_level="WARNING") for command in commands)
-    of_dvc = {0: DONE, dvc_run.INTERRUPTED: INTERRUPTED, dvc_run.REFUSED_ARGUMENTS: NO_ANSWER}
+    of_dvc = {0: DONE, dvc_run.DVC_INTERRUPTED: INTERRUPTED, dvc_run.DVC_REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     failures = [event.reason for event in events if event.outcome == "failed"]
@@ -204,7 +203,7 @@ class StageLines:
     def __init__(self, log: Path) -> None:
         self.log = log
         self.stage, self.newest, self.started = "", "", 0.0
-        self.lock, self.ended = Lock(), Flag()
+        self.lock, self.ended = Lock(), Event()
 
     def __enter__(self) -> "StageLines":
         sys.stdout.flush()
@@ -258,7 +257,7 @@ class StageLines:
                 if re.match(pattern, text.lower()):
                     self.write(f"{self.stage}: {text}" if self.stage else text)
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: StageEvent) -> None:
         """Show that a stage started or ended."""
         with self.lock:
             self.read()

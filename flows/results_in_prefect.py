@@ -13,7 +13,7 @@ from flows.plan import RunPlan
 from flows.processes import Outcome, counts
 from flows.ui import running_servers
 from tandem import files
-from tandem.messages import shown
+from tandem.messages import abridged
 from tandem.tracking.headline import view_state
 from tandem.tracking.store import VIEW, VIEW_TAG, run_page, runs_page
 
@@ -51,7 +51,7 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
     if mlflow.startswith("http"):
         for workload, links in mlflow_links(results["rows"], mlflow).items():
             ways.append(f"{workload} in MLflow: {', '.join(f'[{text}]({address})' for text, address in links)}")
-    overridden = [f"- `{name}`: `{shown(old)}` -> `{shown(new)}`" for name, (old, new) in plan.overridden.items()]
+    overridden = [f"- `{name}`: `{abridged(old)}` -> `{abridged(new)}`" for name, (old, new) in plan.overridden.items()]
     parts = [["Overridden in this run only (params.yaml -> this run):", "", *overridden]] if overridden else []
     parts += [[results["markdown"]], [f"- {way}" for way in ways]]
     return "\n\n".join("\n".join(part) for part in parts)

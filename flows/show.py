@@ -80,7 +80,7 @@ def main(options: Namespace) -> Result:
     for name in options.workloads:
         if name not in workloads:
             raise WrongArgument(f"workload {name!r} is not in params.yaml{nearest(name, workloads)}")
-    status, experiments = recorded(options.commits)
+    status, experiments = status_and_experiments(options.commits)
     tables = {
         workload: [row for experiment in experiments for row in rows_of(workload, experiment, experiments, status)]
         for workload in options.workloads or workloads
@@ -118,7 +118,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([workload, *aligned([TITLES, *lines], indent=""), *advice, ""])
 
 
-def recorded(num_commits: int) -> tuple[Status, list[Experiment]]:
+def status_and_experiments(num_commits: int) -> tuple[Status, list[Experiment]]:
     """DVC's status; and the workspace, each commit, and each commit's experiments. Raises CommandError with DVC's
     message.
     """
@@ -152,7 +152,7 @@ def rows_of(
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
     committed = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
-    before, params = (chosen(workload, source) for source in (committed, experiment))
+    before, params = (params_in_force(workload, source) for source in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
     empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
@@ -196,12 +196,12 @@ def has_result(workload: str, requested: str, stage: str) -> bool:
     return (files.runs_dir(workload, requested) / stage / "result").exists()
 
 
-def differing(parameters: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Return `parameters` that differ from `others`. One that is missing has its default, or is "removed" if it has
+def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
+    """Return `parameters` that differ from `reference`. One that is missing has its default, or is "removed" if it has
     none.
     """
-    values, reference = INTRODUCED | parameters, INTRODUCED | others
-    return {key: values.get(key, "removed") for key in values | reference if values.get(key) != reference.get(key)}
+    new, old = INTRODUCED | parameters, INTRODUCED | reference
+    return {key: new.get(key, "removed") for key in new | old if new.get(key) != old.get(key)}
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Se
     return bool(matches) and all(matches)
 
 
-def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
+def params_in_force(workload: str, experiment: Experiment) -> dict[str, Any]:
     """The parameters of params.yaml with its preset, for `auto` the one for this machine."""
     params = content(experiment, "params", "params.yaml")
     block = params.get(workload, {})

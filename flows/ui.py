@@ -34,7 +34,7 @@ LOGS = files.STATE / "logs"
 STATE_FILE = files.STATE / "ui.json"  # the addresses, while the servers run
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 300.0  # seconds; Prefect's first start creates its database, which is slow on a busy machine
-OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs started by the deployments
+DEPLOYMENT_CRITERIA = {"deployment_id": {"is_null_": False}}  # flow runs started by the deployments
 OTHER_DATABASE = "start a new history in Prefect: mv .tandem/prefect .tandem/prefect.old (results are not in it)"
 # Words of an error in a server's log, and what it means for the user.
 FIXES = {
@@ -228,10 +228,10 @@ def cancel_runs(servers: list[Server]) -> None:
     deadline = time.monotonic() + STOP_WITHIN
     try:
         with prefect_client(timeout=20.0) as client:
-            for run in unfinished_runs(client, **OF_DEPLOYMENTS):
+            for run in unfinished_runs(client, **DEPLOYMENT_CRITERIA):
                 print(f"cancelling {run.name}, which saves a checkpoint", flush=True)
-            end_runs(client, Cancelling(message="`tandem ui` was stopped"), **OF_DEPLOYMENTS)
-            while unfinished_runs(client, **OF_DEPLOYMENTS) and time.monotonic() < deadline:
+            end_runs(client, Cancelling(message="`tandem ui` was stopped"), **DEPLOYMENT_CRITERIA)
+            while unfinished_runs(client, **DEPLOYMENT_CRITERIA) and time.monotonic() < deadline:
                 time.sleep(0.2)
     except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)

@@ -105,42 +105,42 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
     return Verified(original.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
 
 
-def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
-    refuse_other_environment(found)
-    with checkout(found, threads, device) as project:
+def judge(original: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
+    refuse_other_environment(original)
+    with checkout(original, threads, device) as project:
         notes.append(f"data: {project.prepare()}")
         if data := project.other_data():
             return Verdict("different", "data", "; ".join(data))
-        num_epochs = min(QUICK_EPOCHS, len(found.train["epochs"])) if quick else None
-        (again,) = project.rerun([found.seed], num_epochs, evaluate=not quick)
-        notes += [compared(found, again), times(found, again)]
-        environment = verdicts.environment_of(found, again)
-        verdict = verdicts.judge_bitwise(found, again, environment)
-        return verdict or judge_rounding(found, project, again, environment, num_epochs)
+        num_epochs = min(QUICK_EPOCHS, len(original.train["epochs"])) if quick else None
+        (new_run,) = project.rerun([original.seed], num_epochs, evaluate=not quick)
+        notes += [compared_text(original, new_run), times_text(original, new_run)]
+        environment = verdicts.environment_of(original, new_run)
+        verdict = verdicts.judge_bitwise(original, new_run, environment)
+        return verdict or judge_rounding(original, project, new_run, environment, num_epochs)
 
 
 def judge_rounding(
-    found: Run,
+    original: Run,
     project: RecordedProject,
-    again: Run,
+    new_run: Run,
     environment: verdicts.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
-    seed, is_whole, horizon = found.seed, num_epochs is None, 0
+    seed, is_whole, horizon = original.seed, num_epochs is None, 0
     num_seeds = verdicts.NUM_SEEDS_OF_MARGIN if is_whole else verdicts.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
     other_runs: list[Run] = []
-    if verdicts.may_round(found, again):
+    if verdicts.may_round(original, new_run):
         perturbed_runs = project.rerun([seed], num_epochs, perturbations=range(1, verdicts.NUM_PERTURBED + 1))
         other_runs = project.rerun(seeds[: verdicts.NUM_SEEDS], num_epochs, evaluate=is_whole)
-        envelope = verdicts.measure_envelope(again, perturbed_runs, other_runs)
-        if verdict := verdicts.within(found, again, environment, envelope):
+        envelope = verdicts.measure_envelope(new_run, perturbed_runs, other_runs)
+        if verdict := verdicts.within(original, new_run, environment, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
         other_runs += project.rerun(seeds[len(other_runs) :], num_epochs, evaluate=True)
-    return verdicts.judge_final_scores(found, again, other_runs, environment, horizon)
+    return verdicts.judge_final_scores(original, new_run, other_runs, environment, horizon)
 
 
 def refuse_other_environment(run: Run) -> None:
@@ -155,18 +155,18 @@ def refuse_other_environment(run: Run) -> None:
         )
 
 
-def compared(found: Run, again: Run) -> str:
-    quantities = f"losses, weights, order and draws of {verdicts.epochs_compared(found, again)}"
-    return f"compared: {quantities}" + (", predictions" if again.score else ", no predictions")
+def compared_text(original: Run, new_run: Run) -> str:
+    quantities = f"losses, weights, order and draws of {verdicts.epochs_compared(original, new_run)}"
+    return f"compared: {quantities}" + (", predictions" if new_run.score else ", no predictions")
 
 
-def times(found: Run, again: Run) -> str:
+def times_text(original: Run, new_run: Run) -> str:
     """The recorded and the new time of an epoch, after the warm-up."""
-    old_seconds, new_seconds = (run.times["epoch_seconds"] for run in (found, again))
+    old_seconds, new_seconds = (run.times["epoch_seconds"] for run in (original, new_run))
     text = "not measured after warm-up" if new_seconds is None else f"{new_seconds:.3g} s"
     if old_seconds is None:
         return f"epoch time (not verified): {text} here, not measured by the recorded run"
-    origin = f"on {found.timing['machine']}, {found.timing['measured_at'][:16].replace('T', ' ')}"
+    origin = f"on {original.timing['machine']}, {original.timing['measured_at'][:16].replace('T', ' ')}"
     return f"epoch time (not verified): {text} here, {old_seconds:.3g} s recorded {origin}"
 
 
@@ -223,7 +223,7 @@ def write_published() -> Result:
         runs = own_runs(workload)
         if not runs:
             raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
-        entry = published.entry_of(runs, perturbed(runs[0]))
+        entry = published.entry_of(runs, rerun_perturbed(runs[0]))
         old_entries = [
             old_entry
             for old_entry in entries.get(workload, [])
@@ -235,7 +235,7 @@ def write_published() -> Result:
     return Result("", {"published": list(load_params().workloads), "file": files.relative(FILE)})
 
 
-def perturbed(run: Run) -> list[Run]:
+def rerun_perturbed(run: Run) -> list[Run]:
     """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
     with checkout(run) as project:
         project.prepare()

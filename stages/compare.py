@@ -35,7 +35,7 @@ def main() -> None:
     outdated = list[dict[str, str]]()
     # The workloads without published results, which are a user's own, come before the bundled ones.
     for workload in sorted(params.workloads, key=lambda workload: workload in entries):
-        for side in evaluated(workload, params.devices, params.seeds):
+        for side in evaluated_sides(workload, params.devices, params.seeds):
             if differing := next(filter(None, map(other_parameters, side.runs)), ""):
                 outdated.append(outdated_row(side, differing))
             else:
@@ -44,7 +44,7 @@ def main() -> None:
         raise ValueError(
             "results/runs has no evaluated run of params.yaml's workloads, devices and parameters; run `dvc repro`"
         )
-    comparisons = [compared(workload, sides, entries.get(workload, [])) for workload, sides in by_workload.items()]
+    comparisons = [comparison_of(workload, sides, entries.get(workload, [])) for workload, sides in by_workload.items()]
     all_sides = [side for comparison in comparisons for side in comparison.sides]
     verdicts = [sentence for comparison in comparisons for sentence in comparison.sentences]
     left_out = [f"{row['workload']} on {row['requested']} is left out: {row['reason']}" for row in outdated]
@@ -74,7 +74,7 @@ def outdated_row(side: Side, differing: str) -> dict[str, str]:
     }
 
 
-def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:
+def evaluated_sides(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> list[Side]:
     """Open the evaluated runs, a side for each device. Raises ValueError if a file of a run is altered."""
     sides = []
     for device in devices:
@@ -91,7 +91,7 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
     return sides
 
 
-def compared(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
+def comparison_of(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
     counts. A single kind is compared with the published runs, of which `entries` are those of the workload.
     """

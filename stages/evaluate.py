@@ -169,7 +169,7 @@ def validation_score(context: RunContext, trained: Run) -> float:
 
 
 def write_files(
-    context: RunContext, trained: Run, result: Evaluation, own: OwnScores, measured: EvaluationTiming
+    context: RunContext, trained: Run, result: Evaluation, own_scores: OwnScores, measured: EvaluationTiming
 ) -> list[Path]:
     """Write the files and the figure. Returns the paths that are copied to MLflow."""
     out = context.output("evaluate", "result")
@@ -185,12 +185,12 @@ def write_files(
         "weights": context.block.evaluate.weights,
         "evaluate": literal(context.block.evaluate),
         "task": context.block.task_attributes.recorded,
-        "sentence": "; ".join(filter(None, (result.sentence, own.sentence))),
+        "sentence": "; ".join(filter(None, (result.sentence, own_scores.sentence))),
         "train_sha256": files.digest(trained.train),
         "files": {path.name: files.sha256_file(path) for path in tables},
     }
-    if own.higher_is_better:
-        record["own_metrics"] = own.higher_is_better
+    if own_scores.higher_is_better:
+        record["own_metrics"] = own_scores.higher_is_better
     schemas.write(out / "score.json", ScoreRecord, record)
     schemas.write(context.output("evaluate", "measured") / "timing.json", EvaluationTiming, measured)
 

@@ -4,9 +4,9 @@ results/hardware/ contains
 
     devices/<device>.json           for every device in params.yaml (`auto`, `cpu`, `cuda`): every measuring stage
                                     depends on it, so DVC's cache never returns one machine's timing on another
-    code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint (tandem/closure.py),
-                                    because dvc.yaml cannot follow imports. For `compare` it includes the published
-                                    results, which the report shows
+    code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint
+                                    (tandem/code_dependencies.py), because dvc.yaml cannot follow imports. For
+                                    `compare` it includes the published results, which the report shows
     params/<workload>/<stage>.json  all parameters in force for the stage, with the preset and the defaults. DVC's key
                                     for the values in params.yaml has neither, and it leaves out every key named `size`
                                     or `nfiles` (treeverse/dvc#10296)
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem import files
-from tandem.closure import Code, check_imports, closure
+from tandem.code_dependencies import Code, check_imports, fingerprint_code
 from tandem.devices.hardware import detect_hardware
 from tandem.files import code_file, hardware_file, params_file
 from tandem.runs import provenance
@@ -80,11 +80,11 @@ def main() -> None:
 def require_data() -> None:
     """Raises ValueError if git does not track the data of a workload, so that a copy of the project lacks it."""
     from tandem.params.loading import load_params
-    from tandem.parts import absent
+    from tandem.parts import absent_text
 
     for workload in load_params().workloads:
         if not files.raw_dir(workload).is_dir():
-            raise ValueError(absent(files.raw_dir(workload)))
+            raise ValueError(absent_text(files.raw_dir(workload)))
 
 
 def restore() -> str:
@@ -119,7 +119,7 @@ def dependencies() -> dict[Path, Any]:
         if workload["preset"]:
             print(f"{name}: preset {workload['preset']}")
         for stage in PER_WORKLOAD:
-            contents[code_file(stage, name)] = closure(stage, workload["modules"], code)
+            contents[code_file(stage, name)] = fingerprint_code(stage, workload["modules"], code)
             contents[params_file(stage, name)] = workload["params"][stage]
         paths = {file for stage in PER_WORKLOAD for file in contents[code_file(stage, name)] if file.startswith(OWN)}
         for file in sorted(paths):
@@ -127,7 +127,7 @@ def dependencies() -> dict[Path, Any]:
                 check_imports(files.ROOT / file)
         contents[code_file("preprocess", name)] |= workload["target"]
     published = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
-    contents[code_file("compare")] = closure("compare", {}, code) | published
+    contents[code_file("compare")] = fingerprint_code("compare", {}, code) | published
     return contents
 
 

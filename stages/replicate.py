@@ -35,23 +35,23 @@ SHARE_OF_HOST_MEMORY = 0.8  # of what is free
 
 
 def main(workload: str, device: str) -> None:
-    first, *seeds = read_yaml(PARAMS)["seeds"]  # `hardware` has validated them
+    first_seed, *seeds = read_yaml(PARAMS)["seeds"]  # `hardware` has validated them
     outputs = [files.runs_dir(workload, device) / "replicate" / kind for kind in ("result", "measured")]
     for path in (path for folder in outputs for path in folder.glob("*")):
         if path.is_dir() and path.name not in map(str, seeds):
             shutil.rmtree(path)
     measured: dict[str, Any] = {"num_seeds": 0}
     if seeds:
-        measured = replicate(workload, device, first, seeds)
+        measured = replicate(workload, device, first_seed, seeds)
     else:
         print(f"nothing to do: {workload} has one seed")
     for folder, content in zip(outputs, ({"seeds": seeds}, measured), strict=True):
         files.write_json(folder / "seeds.json", content)
 
 
-def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> dict[str, Any]:
+def replicate(workload: str, device: str, first_seed: int, seeds: Sequence[int]) -> dict[str, Any]:
     """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
-    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, first, len(seeds))
+    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, first_seed, len(seeds))
     concurrently = f", {num_at_once} at a time" if num_at_once > 1 else ""
     print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{concurrently}", flush=True)
     errors = train_all(workload, device, seeds, num_at_once)
@@ -78,11 +78,11 @@ def replicate(workload: str, device: str, first: int, seeds: Sequence[int]) -> d
     return measured
 
 
-def concurrency(workload: str, device: str, first: int, num_seeds: int) -> int:
+def concurrency(workload: str, device: str, first_seed: int, num_seeds: int) -> int:
     """How many seeds to train at a time: limited by the cores, and by the memory that the first seed needed."""
     if split_device(device)[0] > 1 or is_accelerator(files.read_json(files.hardware_file(device))["kind"]):
         return 1
-    peak_mib = files.read_json(timing_file(workload, device, first, "train"))["timing"]["peak_rss_mib"]
+    peak_mib = files.read_json(timing_file(workload, device, first_seed, "train"))["timing"]["peak_rss_mib"]
     num_in_memory = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
     return max(1, int(min(num_seeds, usable_cores(), num_in_memory)))
 

@@ -44,7 +44,7 @@ class Length:
 
     turn_seconds: float = 0.2  # approximate; at least one step
     num_turns: int = 25  # per side
-    longest_seconds: float = 30.0  # for all turns of a pair; long steps reduce the number of turns
+    max_seconds: float = 30.0  # for all turns of a pair; long steps reduce the number of turns
     warmup_seconds: float = 3.0  # limit; the warm-up may end before train.warmup_epochs have passed
 
 
@@ -67,7 +67,7 @@ class Pair:
     ratio: float  # how many times as fast the second side is as the first
     epoch_seconds: dict[str, float]  # median over the turns, for readers; `ratio` is computed from the turns
     turns: dict[str, list[float]]  # seconds per epoch, for each turn
-    about: dict[str, dict[str, Any]]  # the settings of each process (`TimedTraining.about`)
+    about: dict[str, dict[str, Any]]  # the settings of each process (`TimedTraining.settings`)
     load: float  # of the machine, over the last minute
 
 
@@ -138,9 +138,9 @@ def compare(
     }
 
 
-def settings_text(about: Mapping[str, Any]) -> str:
-    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
-    return f"{about['device_name']}, {threads}, {about['precision']}, {about['step']}"
+def settings_text(settings: Mapping[str, Any]) -> str:
+    threads = "1 thread" if settings["threads"] == 1 else f"{settings['threads']} threads"
+    return f"{settings['device_name']}, {threads}, {settings['precision']}, {settings['step']}"
 
 
 # Functions of the measuring process.
@@ -162,9 +162,9 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
             turns_of = interleave(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
-                longest_seconds=length.longest_seconds,
+                longest_seconds=length.max_seconds,
             )
-            settings_of = {worker.side.name: worker.ask("about") for worker in workers}
+            settings_of = {worker.side.name: worker.ask("settings") for worker in workers}
         finally:
             for worker in workers:
                 worker.process.shutdown(cancel_futures=True)
@@ -191,7 +191,7 @@ class Worker:
         died, MemoryError if it ran out of memory and has no fallback left.
         """
         try:
-            return self.process.submit(answer, name, *arguments).result()
+            return self.process.submit(call_training, name, *arguments).result()
         except MemoryError as error:
             raise MemoryError(f"memory ran out on {self.side.name}: {error}") from None
         except BrokenProcessPool:
@@ -221,7 +221,7 @@ def prepare(*arguments: Any) -> None:
     training = TimedTraining(*arguments)
 
 
-def answer(name: str, *arguments: Any) -> Any:
+def call_training(name: str, *arguments: Any) -> Any:
     try:
         return getattr(training, name)(*arguments)
     except MemoryError as error:
@@ -257,9 +257,9 @@ class TimedTraining:
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.num_steps = self.warm_up()
-        return self.about()
+        return self.settings()
 
-    def about(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         trainer, driver = self.trainer, self.trainer.device.driver
         return {
             "kind": self.context.kind,
@@ -278,29 +278,29 @@ class TimedTraining:
         from tandem.devices.graphs import NUM_WARMUPS
 
         trainer = self.trainer
-        self.take(1)  # loads CUDA's libraries, which may take longer than the limit
+        self.run_steps(1)  # loads CUDA's libraries, which may take longer than the limit
         start = time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
         num_epochs = max(trainer.settings.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
         num_left = num_epochs * trainer.steps_per_epoch - 1
         while num_left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
-            self.take(1)
+            self.run_steps(1)
             num_left -= 1
         if trainer.graph_steps:
             self.num_ahead = max(1, trainer.graph_steps.batches_per_chunk)
         num_steps, multiple = 1, math.lcm(self.side.steps_multiple, self.num_ahead)
-        while (seconds := self.take(num_steps)[1]) < self.length.turn_seconds / 2:
+        while (seconds := self.run_steps(num_steps)[1]) < self.length.turn_seconds / 2:
             num_steps *= 2
         return max(1, round(num_steps * self.length.turn_seconds / seconds / multiple)) * multiple
 
     def turn(self) -> float:
         """Run one turn. Returns its seconds per epoch."""
         if self.num_steps > 1:
-            self.take(self.num_ahead)  # refill the caches, wake the GPU, and use up what it has copied meanwhile
-        num_sequences, seconds = self.take(self.num_steps)
+            self.run_steps(self.num_ahead)  # refill the caches, wake the GPU, and use up what it has copied meanwhile
+        num_sequences, seconds = self.run_steps(self.num_steps)
         return seconds / num_sequences * len(self.trainer.train_split)
 
-    def take(self, num_steps: int) -> tuple[int, float]:
+    def run_steps(self, num_steps: int) -> tuple[int, float]:
         """Run that many steps. Returns (sequences, seconds). The device is idle at both ends.
 
         The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the

@@ -53,9 +53,9 @@ def runs_dir(workload: str, device: str) -> Path:
     return ROOT / "results" / "runs" / workload / device
 
 
-def seed_dir(workload: str, device: str, stage: str, kind: str, seed: int) -> Path:
-    """The folder of a seed in an output of train, replicate or evaluate. `kind`: result or measured."""
-    return runs_dir(workload, device) / stage / kind / str(seed)
+def seed_dir(workload: str, device: str, stage: str, folder: str, seed: int) -> Path:
+    """The folder of a seed in an output of train, replicate or evaluate. `folder`: result or measured."""
+    return runs_dir(workload, device) / stage / folder / str(seed)
 
 
 def baseline_dir(workload: str) -> Path:
@@ -73,7 +73,7 @@ def hardware_file(device: str) -> Path:
 
 
 def code_file(stage: str, workload: str = "") -> Path:
-    """The stage's code dependencies for this workload (tandem/closure.py)."""
+    """The stage's code dependencies for this workload (tandem/code_dependencies.py)."""
     return HARDWARE / "code" / workload / f"{stage}.json"
 
 
@@ -156,7 +156,7 @@ def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) ->
 
 
 @contextmanager
-def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None, kept: str = "") -> Iterator[Path]:
+def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None, not_lost: str = "") -> Iterator[Path]:
     """Yield a temporary path beside `path`. On success it is synced and renamed over `path`; on failure `path` stays.
 
     After a full disk or a kill, `path` is either the old file or the new one, never half of one. A file that every run
@@ -164,7 +164,7 @@ def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None,
     `path` removes the temporary file of a killed one.
 
     If the disk is full or not writable, this raises an OSError that names `path`, the needed bytes (`num_bytes`), the
-    free bytes, the text `kept` (what is not lost), and the next step.
+    free bytes, what is not lost (the text `not_lost`), and the next step.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -180,7 +180,7 @@ def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None,
             flush_to_disk(path.parent)
     except OSError as error:
         if error.errno in UNWRITABLE and error.filename in (None, str(temporary), str(path), str(path.parent)):
-            raise unwritable(path, error, num_bytes, kept) from error
+            raise unwritable(path, error, num_bytes, not_lost) from error
         raise
     finally:
         with suppress(OSError):  # fails if the disk became read-only; the next process removes the file
@@ -214,7 +214,7 @@ def remove_leftovers(path: Path) -> None:
             pass
 
 
-def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: str = "") -> OSError:
+def unwritable(path: Path, error: OSError, num_bytes: int | None = None, not_lost: str = "") -> OSError:
     """An error for a file that cannot be written: its path, the needed and free bytes, the next step."""
     reason, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
     if error.errno in FULL:
@@ -222,7 +222,7 @@ def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: s
         with suppress(OSError):
             reason += f" ({needed}{format_bytes(shutil.disk_usage(path.parent).free)} are free)"
         step = "make room"
-    return OSError(f"{relative(path)} could not be written: {reason}; {kept}{step} and run the same command again")
+    return OSError(f"{relative(path)} could not be written: {reason}; {not_lost}{step} and run the same command again")
 
 
 def format_bytes(num_bytes: int) -> str:
@@ -247,44 +247,44 @@ def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
 MAKES_ANEW = "`dvc repro` makes it anew"
 
 
-def damaged(source: str, why: str, mend: str = MAKES_ANEW) -> ValueError:
-    return ValueError(f"{source} is damaged ({why}); {mend}")
+def damaged(source: str, reason: str, fix: str = MAKES_ANEW) -> ValueError:
+    return ValueError(f"{source} is damaged ({reason}); {fix}")
 
 
 class JsonObject(dict[str, Any]):
     """An object of a JSON file. A missing key raises ValueError that names the file."""
 
     source: str
-    mend: str
+    fix: str
 
     def __missing__(self, key: str) -> Any:
-        raise damaged(self.source, f"it has no {key!r}", self.mend)
+        raise damaged(self.source, f"it has no {key!r}", self.fix)
 
 
-def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> JsonObject:
+def parse_json(content: bytes | str, source: str, fix: str = MAKES_ANEW) -> JsonObject:
     """Parse `content` as a JSON object. Raises ValueError that names `source` if it is not one."""
 
     def as_read(pairs: dict[str, Any]) -> JsonObject:
         record = JsonObject(pairs)
-        record.source, record.mend = source, mend
+        record.source, record.fix = source, fix
         return record
 
     try:
         parsed = json.loads(content, object_hook=as_read)
     except (ValueError, RecursionError) as error:
-        raise damaged(source, str(error), mend) from None
+        raise damaged(source, str(error), fix) from None
     if not isinstance(parsed, JsonObject):
-        raise damaged(source, f"it holds {type(parsed).__name__} instead of an object", mend)
+        raise damaged(source, f"it holds {type(parsed).__name__} instead of an object", fix)
     return parsed
 
 
-def read_json(path: Path, mend: str = MAKES_ANEW) -> Any:
+def read_json(path: Path, fix: str = MAKES_ANEW) -> Any:
     """Read an object that `write_json` wrote.
 
     Raises ValueError that names the file and the command that restores it, if it is damaged or lacks a key.
     """
     try:
-        return parse_json(path.read_bytes(), relative(path), mend)
+        return parse_json(path.read_bytes(), relative(path), fix)
     except FileNotFoundError:
         raise FileNotFoundError(f"{relative(path)} is not there; run `dvc repro` to make it") from None
 

@@ -15,7 +15,7 @@ def one_line(text: object) -> str:
     return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
 
 
-def shown(value: Any) -> str:
+def abridged(value: Any) -> str:
     """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
     formatter = reprlib.Repr()
     formatter.maxstring = formatter.maxother = formatter.maxlong = 200
@@ -27,16 +27,17 @@ def joined(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-def similar(name: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean 'x'?`; empty if no known name has the share `cutoff` of its letters in common."""
-    matches = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), list(known), 1, cutoff)
+def similar(name: Any, accepted: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `; did you mean 'x'?`; empty if no accepted name has the share `cutoff` of its letters in common."""
+    text = name[:100] if isinstance(name, str) else abridged(name)
+    matches = difflib.get_close_matches(text, list(accepted), 1, cutoff)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
-    known = sorted(known)
-    return f"{similar(name, known) or ';'} accepted: {', '.join(known)}"
+def nearest(name: Any, accepted: Iterable[str]) -> str:
+    """Return `; did you mean 'x'? accepted: x, y`, without the question if none is similar."""
+    accepted = sorted(accepted)
+    return f"{similar(name, accepted) or ';'} accepted: {', '.join(accepted)}"
 
 
 def without_password(url: str) -> str:

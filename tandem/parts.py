@@ -41,7 +41,7 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ComponentKind:
     """A kind of component. A built-in one is the class `attribute` of a module in one of `packages` of tandem/."""
 
     packages: tuple[str, ...] = ()  # without one, there is no built-in component
@@ -53,12 +53,12 @@ class Kind:
     optional: tuple[str, ...] = ()  # names of further ones that it gets if it has them
 
 
-KINDS = {
-    "model": Kind(("models", "fitted"), "Network", passed="shape"),  # Network(shape, ...)
-    "task": Kind(("tasks",), "Task"),  # Task(summary)
-    "source": Kind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
-    "metric": Kind(arguments=("predictions", "targets", "mask"), optional=("predict", "source")),
-    "loop": Kind(arguments=("run", "model", "train", "val")),
+COMPONENT_KINDS = {
+    "model": ComponentKind(("models", "fitted"), "Network", passed="shape"),  # Network(shape, ...)
+    "task": ComponentKind(("tasks",), "Task"),  # Task(summary)
+    "source": ComponentKind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
+    "metric": ComponentKind(arguments=("predictions", "targets", "mask"), optional=("predict", "source")),
+    "loop": ComponentKind(arguments=("run", "model", "train", "val")),
 }
 
 
@@ -105,9 +105,9 @@ class Part(Section):
     def parameters(self) -> dict[str, Any]:
         return {key.name: getattr(self, key.name) for key in fields(self) if key.name != "name"}  # type: ignore[arg-type]
 
-    def build(self, *given: Any) -> Any:
+    def build(self, *passed: Any) -> Any:
         """Import the component and call it with what Tandem passes and the parameters."""
-        return self.component.load()(*given, **self.parameters)
+        return self.component.load()(*passed, **self.parameters)
 
     def __reduce__(self) -> tuple[Any, ...]:  # pickle does not find a class that is made at run time
         component = self.component
@@ -123,7 +123,7 @@ class Component:
     classes of this project that it is derived from, such as `tandem.tasks.Task`. All of them include what it inherits.
     """
 
-    kind: str  # of KINDS
+    kind: str  # of COMPONENT_KINDS
     name: str
     module: str
     attribute: str
@@ -207,7 +207,7 @@ def restore(kind: str, name: str, module: str, attribute: str, path: Path, param
     return part
 
 
-def absent(path: Path) -> str:
+def absent_text(path: Path) -> str:
     """Say that a file or folder of a workload is not there. An experiment may run in a copy of what git tracks."""
     name = relative(path)
     if REAL_ROOT != ROOT and (REAL_ROOT / name).exists():
@@ -221,7 +221,7 @@ def missing_import(path: Path, module: str) -> ValueError:
     name = module.removeprefix(PREFIX)
     if name.split(".")[0] == "workloads":
         file = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        return ValueError(f"{relative(path)} imports {name}, but {absent(file)}")
+        return ValueError(f"{relative(path)} imports {name}, but {absent_text(file)}")
     step = "add it to requirements.own.txt and run `make setup`"
     if (path.parent / f"{module}.py").is_file():
         step = f"write `from .{module} import ...`, because it is a file in the same folder"
@@ -231,8 +231,8 @@ def missing_import(path: Path, module: str) -> ValueError:
 @cache
 def built_in(kind: str) -> dict[str, Component]:
     """The built-in components of a kind, by name: every module of its packages that has its class."""
-    attribute, components = KINDS[kind].attribute, {}
-    paths = [path for package in KINDS[kind].packages for path in (ROOT / "tandem" / package).glob("[a-z]*.py")]
+    attribute, packages, components = COMPONENT_KINDS[kind].attribute, COMPONENT_KINDS[kind].packages, {}
+    paths = [path for package in packages for path in (ROOT / "tandem" / package).glob("[a-z]*.py")]
     for path in sorted(paths, key=lambda path: path.stem):
         if f"class {attribute}:" in (text := path.read_text(encoding="utf-8")) or f"class {attribute}(" in text:
             module = f"tandem.{path.parent.name}.{path.stem}"
@@ -246,7 +246,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if not isinstance(name, str) or ":" not in name:
         if isinstance(name, str) and name in components:
             return components[name]
-        names = (*components, *KINDS[kind].tables)
+        names = (*components, *COMPONENT_KINDS[kind].tables)
         accepted = f"{nearest(name, names)}, or" if names else "; accepted:"
         raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")
     file, _, attribute = name.partition(":")
@@ -254,7 +254,7 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
         raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
     if not path.is_file():
-        raise ValueError(f"is {name!r}, but {absent(path)}")
+        raise ValueError(f"is {name!r}, but {absent_text(path)}")
     return read_component(kind, name, f"workloads.{workload}.{path.stem}", attribute, path)
 
 
@@ -281,20 +281,20 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
             f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, definitions)}"
         )
     node = definitions[attribute]
-    if KINDS[kind].is_function and isinstance(node, ast.ClassDef):
+    if COMPONENT_KINDS[kind].is_function and isinstance(node, ast.ClassDef):
         raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
     methods = functions_in(node.body) if isinstance(node, ast.ClassDef) else {}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
-    where = f"{relative(path)}, line {node.lineno}: {attribute}"
-    if KINDS[kind].arguments:
-        check_arguments(node, KINDS[kind], f"is {name!r}; {where}")
-    passed, parameters = KINDS[kind].passed, []
+    place = f"{relative(path)}, line {node.lineno}: {attribute}"
+    if COMPONENT_KINDS[kind].arguments:
+        check_arguments(node, COMPONENT_KINDS[kind], f"is {name!r}; {place}")
+    passed, parameters = COMPONENT_KINDS[kind].passed, []
     if passed:
         if called is None:
-            raise ValueError(f"is {name!r}; {where} needs an __init__; its parameters are the keys")
+            raise ValueError(f"is {name!r}; {place} needs an __init__; its parameters are the keys")
         passed_names = ("self", passed) if isinstance(node, ast.ClassDef) else (passed,)
-        place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
-        parameters = list(parameters_of(called, passed_names, place))
+        called_place = f"is {name!r}; {relative(path)}, line {called.lineno}: {attribute}"
+        parameters = list(parameters_of(called, passed_names, called_place))
     constants = {key: value for _, class_node in classes for key, value in constants_of(class_node)}
     return Component(
         kind,
@@ -311,41 +311,41 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     )
 
 
-def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: Kind, where: str) -> None:
-    """Raises ValueError, whose message begins with `where`, unless the node is a function with these parameters."""
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: ComponentKind, place: str) -> None:
+    """Raises ValueError, whose message begins with `place`, unless the node is a function with these parameters."""
     signature = f"def {node.name}({', '.join(kind.arguments)})"
     if isinstance(node, ast.ClassDef):
-        raise ValueError(f"{where} is a class; accepted: a function, {signature}")
+        raise ValueError(f"{place} is a class; accepted: a function, {signature}")
     arguments, names, count = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
     is_called = (*(argument.arg for argument in (*arguments.posonlyargs, *arguments.args)[:count]),) == kind.arguments
     if not is_called or {*names[count:]} - {*kind.optional} or arguments.vararg or arguments.kwarg:
         more = f", then {' and '.join(kind.optional)} if it needs them" if kind.optional else ""
-        raise ValueError(f"{where} has the parameters ({ast.unparse(arguments)}); accepted: {signature}{more}")
+        raise ValueError(f"{place} has the parameters ({ast.unparse(arguments)}); accepted: {signature}{more}")
 
 
-def parameters_of(called: ast.FunctionDef, given: Sequence[str], where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, type, default) of each parameter after those that Tandem passes (`given`)."""
+def parameters_of(called: ast.FunctionDef, passed: Sequence[str], place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, type, default) of each parameter after those that Tandem passes (`passed`)."""
     arguments = called.args
     if arguments.vararg or arguments.kwarg:
         raise ValueError(
-            f"{where} has `*args` or `**kwargs`; write out its parameters, which are the keys of params.yaml"
+            f"{place} has `*args` or `**kwargs`; write out its parameters, which are the keys of params.yaml"
         )
     positional = [*arguments.posonlyargs, *arguments.args]
-    first = positional[len(given) - 1] if len(positional) >= len(given) else None
+    first = positional[len(passed) - 1] if len(positional) >= len(passed) else None
     if first is None or getattr(first.annotation, "id", "") in TYPES:  # the first one is a key of params.yaml
         received = ast.unparse(arguments)
-        raise ValueError(f"{where} has the parameters ({received}); write `{given[-1]}`, which Tandem passes, first")
+        raise ValueError(f"{place} has the parameters ({received}); write `{passed[-1]}`, which Tandem passes, first")
     padding = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][len(given) :]
+    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][len(passed) :]
     for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
-        parameter = f"{where}: {argument.arg}"
+        parameter = f"{place}: {argument.arg}"
         if argument.annotation is None:
             raise ValueError(f"{parameter} has no annotation; write one: {ACCEPTED}")
         kind = type_of(argument.annotation, parameter)
         yield argument.arg, kind, MISSING if default is None else default_of(default, kind, parameter)
 
 
-def type_of(node: ast.expr, where: str) -> Any:
+def type_of(node: ast.expr, place: str) -> Any:
     """The type of an annotation."""
     if isinstance(node, ast.Attribute):
         node = ast.Name(node.attr)
@@ -360,18 +360,18 @@ def type_of(node: ast.expr, where: str) -> Any:
             limits = {word.arg: word.value for call in inner[1:] for word in call.keywords}  # type: ignore[attr-defined]
             if set(limits) <= LIMITS and all(isinstance(value, ast.Constant) for value in limits.values()):
                 values = {name: value.value for name, value in limits.items()}
-                return Annotated[type_of(inner[0], where), Field(**values)]
-    raise ValueError(f"{where} has the annotation {ast.unparse(node)!r}; accepted: {ACCEPTED}")
+                return Annotated[type_of(inner[0], place), Field(**values)]
+    raise ValueError(f"{place} has the annotation {ast.unparse(node)!r}; accepted: {ACCEPTED}")
 
 
-def default_of(node: ast.expr, kind: Any, where: str) -> Any:
+def default_of(node: ast.expr, kind: Any, place: str) -> Any:
     if isinstance(node, ast.Call) and kind is TeacherForcing:
         return TeacherForcing()
     try:
         return ast.literal_eval(node)
     except ValueError:
         raise ValueError(
-            f"{where} has the default {ast.unparse(node)!r}; it must be a number, text, true or false"
+            f"{place} has the default {ast.unparse(node)!r}; it must be a number, text, true or false"
         ) from None
 
 

@@ -84,7 +84,7 @@ SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "flow_runs", "pipeline", "workloads", "show", "tracking", "threads", "verify", "dvc_faults", "sources", "cli",
     "check", "new_workload", "model_package", "memory", "tasks", "gpu_pieces", "seeds", "devices", "own_metrics",
-    "doctor", "repro", "outages", "commands", "store", "parts", "speed", "closure", "parameters", "manifest",
+    "doctor", "repro", "outages", "commands", "store", "parts", "speed", "code_dependencies", "parameters", "manifest",
     "memory_trainings", "team", "published", "loop", "workers", "rally", "roles", "cells",
 )  # fmt: skip
 

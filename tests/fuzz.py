@@ -17,7 +17,7 @@ import torch
 
 from flows import dvc_run, repro, ui, verify
 from stages import compare
-from tandem import closure, files
+from tandem import code_dependencies, files
 from tandem.comparing import published
 from tandem.devices.names import kind_of
 from tandem.params.loading import load_params, load_workload
@@ -45,9 +45,9 @@ def open_context() -> None:
 
 def read_back() -> None:
     """What compare and the report read of a run."""
-    if sides := compare.evaluated("tiny", ["cpu"], [0]):
+    if sides := compare.evaluated_sides("tiny", ["cpu"], [0]):
         assert all(sides[0].runs[0].table(name) for name in ("scores", "predictions"))
-        compare.compared("tiny", sides, published.read().get("tiny", []))
+        compare.comparison_of("tiny", sides, published.read().get("tiny", []))
 
 
 def checkpoint_state() -> None:
@@ -63,7 +63,7 @@ def use_cache() -> None:
 
 def fingerprints() -> None:
     named = modules_of("tiny", load_workload("tiny"))
-    assert closure.closure("train", named) == EXPECTED_CODE
+    assert code_dependencies.fingerprint_code("train", named) == EXPECTED_CODE
 
 
 def state_of_servers() -> None:
@@ -96,7 +96,7 @@ READERS: dict[Path, Callable[[], object]] = {
     TRAINED / "last.safetensors": lambda: load_network(TRAINED, "last"),
     CHECKPOINT.path: checkpoint_state,
     auto.choices_file(): use_cache,
-    closure.CACHE: fingerprints,
+    code_dependencies.CACHE: fingerprints,
     ui.STATE_FILE: state_of_servers,
     Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": repro.results,
@@ -121,7 +121,7 @@ def make_what_is_missing() -> None:
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(RUN_DIR / "in_mlflow.json", {"run_id": "a" * 32, "experiment_id": "1"})
-    closure.CACHE.unlink(missing_ok=True)
+    code_dependencies.CACHE.unlink(missing_ok=True)
     fingerprints()
 
 
@@ -201,5 +201,5 @@ def main(seed: int, seconds: float) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    EXPECTED_CODE = closure.closure("train", modules_of("tiny", load_workload("tiny")))
+    EXPECTED_CODE = code_dependencies.fingerprint_code("train", modules_of("tiny", load_workload("tiny")))
     sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tandem.closure import closure
+from tandem.code_dependencies import fingerprint_code
 from tandem.data import prepare_data
 from tandem.data.packed import as_arrays
 from tandem.devices.device import Device
@@ -145,7 +145,7 @@ def prepared_state(workload: str) -> str:
     summary_file = prepared_dir(workload) / "summary.json"
     if not summary_file.exists():
         return "there is no prepared data"
-    code = (ROOT / file for file in closure("preprocess", modules_of(workload, load_workload(workload))))
+    code = (ROOT / file for file in fingerprint_code("preprocess", modules_of(workload, load_workload(workload))))
     for path in (PARAMS, *raw_dir(workload).rglob("*"), *code):
         if path.stat().st_mtime > summary_file.stat().st_mtime:
             return f"the prepared data is older than {relative(path)}"

@@ -33,12 +33,12 @@ TIMED = [quantity.name for quantity in QUANTITIES if quantity.recorded_in == "pu
 
 def read() -> dict[str, list[dict[str, Any]]]:
     """Return workload -> published entries. Raises ValueError for a file of another version."""
-    mend = f"`git checkout {files.relative(FILE)}` restores it"
-    content = files.read_json(FILE, mend)
+    fix = f"`git checkout {files.relative(FILE)}` restores it"
+    content = files.read_json(FILE, fix)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
     if empty := [workload for workload, entries in content["workloads"].items() if not entries]:
-        raise files.damaged(files.relative(FILE), f"it has no entries for {empty[0]}", mend)
+        raise files.damaged(files.relative(FILE), f"it has no entries for {empty[0]}", fix)
     return dict(content["workloads"])
 
 

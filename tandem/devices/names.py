@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.messages import nearest, shown
+from tandem.messages import abridged, nearest
 
 if TYPE_CHECKING:
     from tandem.devices.device import Device
@@ -41,7 +41,7 @@ def split_device(name: Any, where: str = "device") -> tuple[int, str]:
     match = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None
     if not match:
         several = f", or several workers that train one model: {', '.join(f'2x{kind}' for kind in KINDS)}, ..."
-        raise ValueError(f"{where} is {shown(name)}{nearest(name, SINGLE)}{several}")
+        raise ValueError(f"{where} is {abridged(name)}{nearest(name, SINGLE)}{several}")
     count, kind = int(match[1]), match[2]
     if kind not in KINDS:
         chosen = "; only one worker can be left to choose" if kind == "auto" else ""

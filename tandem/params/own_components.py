@@ -25,7 +25,7 @@ from tandem.params.schema import (
     takes_no_steps,
 )
 from tandem.params.task_attributes import attributes_of
-from tandem.parts import KINDS, Component, Whole, built_in, find
+from tandem.parts import COMPONENT_KINDS, Component, Whole, built_in, find
 
 # Where a block names a component.
 REFERENCES = {
@@ -77,7 +77,7 @@ def workload_type(name: str, block: Any) -> type[Workload]:
             elif kind == "model":
                 fields.append(("train", subclass(Train, ("model", component.schema))))
             elif kind == "metric":
-                has_table = value_at(block, "preprocess.source") in KINDS["source"].tables
+                has_table = value_at(block, "preprocess.source") in COMPONENT_KINDS["source"].tables
                 check_metric(component, components["metric"], has_table)
         except ValueError as error:
             raise InvalidParams(f"{dotted('', place)} {error}", place) from None
@@ -87,7 +87,8 @@ def workload_type(name: str, block: Any) -> type[Workload]:
 def names_of(block: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (kind, name, keys) of each component that a block names and that is not built in."""
     for place, kind in REFERENCES.items():
-        built_ins, value, keys = (*built_in(kind), *KINDS[kind].tables), value_at(block, place), place.split(".")
+        built_ins = (*built_in(kind), *COMPONENT_KINDS[kind].tables)
+        value, keys = value_at(block, place), place.split(".")
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(name, str) and name not in built_ins:
                 yield kind, name, (*keys, index) if isinstance(value, list) else tuple(keys)
@@ -132,7 +133,7 @@ def check_metric(metric: Component, metrics: list[Component], has_table: bool) -
 
 
 def modules_of(workload: str, block: Workload) -> dict[str, tuple[str, ...]]:
-    """The modules of the components that the block of a workload names, by their kind, for tandem/closure.py."""
+    """The modules of the components that the block of a workload names, by kind, for tandem/code_dependencies.py."""
     reader, component = f"tandem.data.{block.preprocess.reader}", block.preprocess.component
     source = ("tandem.data.own_source", reader, component.module) if component else (reader,)
     metrics = [find("metric", name, workload) for name in block.evaluate.metrics]

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tandem.messages import nearest, one_line, shown
+from tandem.messages import abridged, nearest, one_line
 from tandem.parts import MAX_WHOLE
 
 # Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
@@ -86,7 +86,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
     name, parent = dotted(where, keys), dotted(where, keys[:-1]) or "the file"
     if is_key:
         why = first["ctx"]["error"] if kind == "value_error" else "a key must be text"
-        return InvalidParams(f"{parent} has the key {shown(value)}; {why}", keys)
+        return InvalidParams(f"{parent} has the key {abridged(value)}; {why}", keys)
     if kind == "unexpected_keyword_argument":
         return InvalidParams(f"{name} is not a known key{nearest(keys[-1], section['properties'])}", keys)
     if kind == "missing":
@@ -98,14 +98,14 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
     if union := node.get("discriminator"):
         key, accepted = union["propertyName"], union["mapping"]
         if isinstance(value, dict) and key in value:
-            return InvalidParams(f"{name}.{key} is {shown(value[key])}{nearest(value[key], accepted)}", [*keys, key])
+            return InvalidParams(f"{name}.{key} is {abridged(value[key])}{nearest(value[key], accepted)}", [*keys, key])
         must = f"must be a mapping with a `{key}`{nearest('', accepted)}"
-        return InvalidParams(f"{name} {must}; received {shown(value)}", keys)
+        return InvalidParams(f"{name} {must}; received {abridged(value)}", keys)
     if "enum" in node:
-        return InvalidParams(f"{name} is {shown(value)}{nearest(value, node['enum'])}", keys)
+        return InvalidParams(f"{name} is {abridged(value)}{nearest(value, node['enum'])}", keys)
     is_quoted = node.get("type") in ("integer", "number") and is_number(value)
     hint = "; write it without quotes" if is_quoted else ""
-    return InvalidParams(f"{name} is {shown(value)}; it must be {accepted_values(node, value)}{hint}", keys)
+    return InvalidParams(f"{name} is {abridged(value)}; it must be {accepted_values(node, value)}{hint}", keys)
 
 
 def is_number(value: Any) -> bool:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from tandem.devices.names import split_device
-from tandem.messages import nearest, shown
+from tandem.messages import abridged, nearest
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import MAX_WHOLE, check_name, flatten, literal
 from tandem.params.task_attributes import TaskAttributes, attributes_of
@@ -562,5 +562,5 @@ class Params(BaseModel):
                 if name != "all" and name not in self.blocks:
                     raise ValueError(f"presets.{preset} names {name!r}{nearest(name, ['all', *self.blocks])}")
         if self.preset not in (accepted := ("none", "auto", *self.presets)):
-            raise ValueError(f"preset is {shown(self.preset)}{nearest(self.preset, accepted)}")
+            raise ValueError(f"preset is {abridged(self.preset)}{nearest(self.preset, accepted)}")
         return self

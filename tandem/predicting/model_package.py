@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from tandem import files
-from tandem.closure import ROOTS, Code, imported_modules
+from tandem.code_dependencies import ROOTS, Code, imported_modules
 from tandem.params.intervals import parse_interval
 from tandem.params.own_components import modules_of
 from tandem.params.schema import Workload

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.closure import closure
+from tandem.code_dependencies import fingerprint_code
 from tandem.files import relative
 from tandem.params.loading import SECTIONS, load_params, load_workload
 from tandem.params.own_components import modules_of
@@ -37,7 +37,7 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "parameters": literal(block.train),
         "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": closure("train", modules_of(workload, block)),
+        "code": fingerprint_code("train", modules_of(workload, block)),
         "hardware": files.read_json(files.hardware_file(device)),
     }
 

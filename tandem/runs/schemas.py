@@ -47,7 +47,7 @@ class DataDigests(TypedDict):
 @with_config(STRICT)
 class Digests(TypedDict):
     data: DataDigests
-    code: dict[str, str]  # file -> fingerprint (tandem/closure.py)
+    code: dict[str, str]  # file -> fingerprint (tandem/code_dependencies.py)
     weights: dict[str, str]  # initial, best, last
 
 

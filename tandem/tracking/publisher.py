@@ -73,7 +73,7 @@ class Publication:
                 _, has_writer = self.published
                 path = self.folder / "run.json"
                 if path.exists():  # otherwise the stage has not written it yet, or it was just published and removed
-                    self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` discards it"), has_writer)
+                    self.publish_new(read_json(path, fix=f"`rm -r {relative(self.folder)}` discards it"), has_writer)
                 if not has_writer and not run_dir.remove(self.folder):
                     self.published = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues

@@ -93,10 +93,10 @@ class Checkpoint:
         """
         buffer = io.BytesIO()
         torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
-        kept = "the previous checkpoint is unchanged; "
+        not_lost = "the previous checkpoint is unchanged; "
         with (
             buffer.getbuffer() as payload,  # released here: after an error, Python frees buffer and view in any order
-            files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), kept=kept) as temporary,
+            files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), not_lost=not_lost) as temporary,
         ):
             digest = hashlib.sha256(payload).digest()
             with temporary.open("wb") as file:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows import show
-from flows.show import WORKSPACE, chosen, differing
+from flows.show import WORKSPACE, differing, params_in_force
 from tandem.messages import more_seeds
 from tandem.params.parsing import flatten
 from tandem.report.changes import changed_params
@@ -262,9 +262,9 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     written["tiny"]["train"] |= {"schedule": "one-cycle", "kernels": "auto", "augment": {"mix": 0.0}}
     written["tiny"]["preprocess"] |= {"seed": 0, "window": None}
     own, other = ({"rev": WORKSPACE, "data": {"params": {"params.yaml": {"data": each}}}} for each in (short, written))
-    assert differing(chosen("tiny", own), chosen("tiny", other)) == {}
+    assert differing(params_in_force("tiny", own), params_in_force("tiny", other)) == {}
     other["data"]["params"]["params.yaml"]["data"]["tiny"]["train"]["schedule"] = "cosine"
-    assert differing(chosen("tiny", other), chosen("tiny", own)) == {"train.schedule": "cosine"}
+    assert differing(params_in_force("tiny", other), params_in_force("tiny", own)) == {"train.schedule": "cosine"}
     longer = {**written["tiny"], "train": {"epochs": 4}}
     rows = ({"parameters": [flatten(block)]} for block in (short["tiny"], longer))
     assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"

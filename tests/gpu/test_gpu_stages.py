@@ -81,7 +81,7 @@ for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu"):
     assert main(stage.split()) == 0 and not has_context(), stage
 from stages.speed import Length, TimedSide, TimedTraining
 training = TimedTraining("tiny", TimedSide("cpu", "cpu", {{"threads": "auto"}}), 0, Length(0.01, 2, 1.0, 0.1))
-training.open({{}}), training.turn(), training.about()
+training.open({{}}), training.turn(), training.settings()
 assert not has_context(), "speed"
 import torch
 assert not torch.cuda.is_initialized()

@@ -12,7 +12,7 @@ import pytest
 from flows.plan import form_schema
 from stages import hardware
 from stages.hardware import check_network
-from tandem.closure import check_imports
+from tandem.code_dependencies import check_imports
 from tandem.files import ROOT
 from tandem.params.loading import applicable, changed, load_params, parse_workload
 from tandem.params.reading import read_yaml
@@ -109,7 +109,7 @@ for usual, own in {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a workload with a component of each kind, in a project of its own."""
-    for module in ("files", "parts", "closure"):
+    for module in ("files", "parts", "code_dependencies"):
         monkeypatch.setattr(f"tandem.{module}.ROOT", tmp_path)
     monkeypatch.setattr("tandem.params.loading.PARAMS", tmp_path / "params.yaml")
     (tmp_path / "tandem").symlink_to(ROOT / "tandem")

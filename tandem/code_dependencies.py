@@ -52,25 +52,25 @@ BESIDE = r"[^.#].*(?<!\.py)(?<!\.md)(?<!~)"
 CACHE = STATE / "fingerprints.json"
 
 
-def closure(stage: str, named: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
+def fingerprint_code(stage: str, modules_of: Mapping[str, Sequence[str]], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's modules for each of REGISTRIES (`modules_of` in tandem/params/own_components.py). `code`: a
-    Code to share between several calls.
+    `modules_of`: the workload's modules for each of REGISTRIES, from the function of this name in
+    tandem/params/own_components.py. `code`: a Code to share between several calls.
     """
     code = code or Code()
     fingerprints: dict[str, str] = {}
-    named = {**named, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
-    components = (named.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
+    modules_of = {**modules_of, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
+    components = (modules_of.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
     starts = [f"stages.{stage}", *chain.from_iterable(components)]
-    for module in imported_modules(starts, named, code, COMPUTING + SHOWING.get(stage, ())):
-        fingerprints |= code.about(module)[0]
+    for module in imported_modules(starts, modules_of, code, COMPUTING + SHOWING.get(stage, ())):
+        fingerprints |= code.describe(module)[0]
     code.save()
     return dict(sorted(fingerprints.items()))
 
 
 def imported_modules(
-    starts: Sequence[str], named: Mapping[str, Sequence[str]], code: Code, packages: tuple[str, ...] | None = None
+    starts: Sequence[str], modules_of: Mapping[str, Sequence[str]], code: Code, packages: tuple[str, ...] | None = None
 ) -> set[str]:
     """`starts` and the modules of this project that they import, directly or indirectly.
 
@@ -82,10 +82,10 @@ def imported_modules(
         if module in modules or module not in code.files:
             continue
         modules.add(module)
-        for package, name in code.about(module)[1]:
+        for package, name in code.describe(module)[1]:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES and not module.startswith(f"{imported}."):
-                waiting += named[REGISTRIES[imported]]
+                waiting += modules_of[REGISTRIES[imported]]
             if imported == KINDS_OF_DEVICE:
                 waiting += [kind for kind in code.files if kind.startswith("tandem.devices.")]
             if imported.startswith("workloads."):
@@ -124,36 +124,37 @@ class Code:
                 beside = [f"{folder}/{name}" for name in sorted(names) if re.fullmatch(BESIDE, name)]
                 for module, paths in self.files.items():
                     paths += beside if module.rpartition(".")[0] == f"workloads.{below[0]}" else []
-        self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
-        self.own = sha256_file(Path(__file__))
-        self.kept: dict[str, Any] = {}
+        self.described: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
+        self.own_sha256 = sha256_file(Path(__file__))
+        self.cache: dict[str, Any] = {}
         self.is_changed = False
         try:
-            cache = json.loads(CACHE.read_text(encoding="utf-8"))
-            self.kept = cache["files"] if cache["by"] == self.own and cache["sha256"] == digest(cache["files"]) else {}
+            stored = json.loads(CACHE.read_text(encoding="utf-8"))
+            is_usable = stored["by"] == self.own_sha256 and stored["sha256"] == digest(stored["files"])
+            self.cache = stored["files"] if is_usable else {}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # `save` writes a new cache
 
-    def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    def describe(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
         """Returns ({file: fingerprint}, (package, name) of every import) of a module and the files that it reads."""
-        if module not in self.read:
+        if module not in self.described:
             source, *beside = self.files[module]
             package = module.rpartition(".")[0]
             key = f"{package} {sha256_file(Path(source))}"  # the package, because imports may be relative
-            if key not in self.kept:
+            if key not in self.cache:
                 tree = ast.parse(Path(source).read_bytes())
-                self.kept[key] = [fingerprint(tree), sorted(set(imports_of(tree, package)))]
+                self.cache[key] = [fingerprint(tree), sorted(set(imports_of(tree, package)))]
                 self.is_changed = True
-            source_digest, imports = self.kept[key]
+            source_digest, imports = self.cache[key]
             digests = {source: source_digest} | {path: sha256_file(Path(path)) for path in beside}
-            self.read[module] = {os.path.relpath(file, ROOT): sha256 for file, sha256 in digests.items()}, imports
-        return self.read[module]
+            self.described[module] = {os.path.relpath(file, ROOT): sha256 for file, sha256 in digests.items()}, imports
+        return self.described[module]
 
     def save(self) -> None:
         if self.is_changed:
             self.is_changed = False
             with suppress(OSError):  # without the cache, the next run only takes longer
-                content = {"by": self.own, "files": self.kept, "sha256": digest(self.kept)}
+                content = {"by": self.own_sha256, "files": self.cache, "sha256": digest(self.cache)}
                 write_json(CACHE, content, is_durable=False)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.closure import Code, closure
+from tandem.code_dependencies import Code, fingerprint_code
 from tandem.params.loading import load_workload
 from tandem.params.own_components import modules_of
 from tests.networks import Rocket
@@ -39,12 +39,12 @@ REMOVABLE = ("fitted", "importing", "checking", "predicting/command.py")
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """This project's code and params, without its data, whose closures are asked for."""
-    folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+    """This project's code and params, without its data, whose code dependencies are asked for."""
+    folder = make_project(tmp_path_factory.mktemp("code_dependencies") / "project", (ROOT / "params.yaml").read_text())
     copy_workload_code(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tandem.closure.ROOT", folder)
-        patch.setattr("tandem.closure.CACHE", folder / ".tandem/fingerprints.json")
+        patch.setattr("tandem.code_dependencies.ROOT", folder)
+        patch.setattr("tandem.code_dependencies.CACHE", folder / ".tandem/fingerprints.json")
         yield folder
 
 
@@ -52,8 +52,8 @@ def codes() -> dict[str, dict[str, str]]:
     """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
     code = Code()
     named = {name: modules_of(name, load_workload(name)) for name in WORKLOADS}
-    found = {f"{stage}@{name}": closure(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
-    return {**found, "compare": closure("compare", {}, code)}
+    found = {f"{stage}@{name}": fingerprint_code(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
+    return {**found, "compare": fingerprint_code("compare", {}, code)}
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +178,10 @@ def test_a_fitted_network_makes_its_trainer_a_dependency(project: Path):
     """It is imported by name, and only for such a network."""
     block = load_workload("sign")
     fitted = replace(block, train=replace(block.train, model=Rocket(name="rocket")))
-    names = {name: closure("train", modules_of("sign", each)) for name, each in (("gru", block), ("rocket", fitted))}
+    names = {
+        name: fingerprint_code("train", modules_of("sign", each)) for name, each in (("gru", block), ("rocket", fitted))
+    }
     trainer, network = "tandem/fitted/trainer.py", "tandem/fitted/rocket.py"
     assert {trainer, network, "tandem/fitted/closed_form.py"} <= {*names["rocket"]}
     assert not {trainer, network} & {*names["gru"]}
-    assert trainer not in closure("evaluate", modules_of("sign", fitted))
+    assert trainer not in fingerprint_code("evaluate", modules_of("sign", fitted))
