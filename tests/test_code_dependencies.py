@@ -90,7 +90,7 @@ def stages_of(*workloads: str) -> set[str]:
         ("tandem/runs/quantities.py", append, {"compare"}),
         ("flows/pipeline.py", append, set()),
         ("tandem/devices/cuda.py", append, ON_DEVICES),
-        ("tandem/devices/cuda.py", lambda text: text.replace("update the driver, or", "renew it, or"), set()),
+        ("tandem/devices/cuda.py", lambda text: text.replace("update the driver, or use", "renew it, or use"), set()),
         ("tandem/training/inference.py", lambda text: text.replace('"""Passes', '# A remark.\n"""All passes'), set()),
     ],
 )

@@ -146,7 +146,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     schedule, params = folder / "tandem/training/optimizer.py", folder / "params.yaml"
     code = schedule.read_text()
     schedule.write_text(
-        code.replace("    largest = params.learning_rate\n", "    largest = params.learning_rate / 2\n")
+        code.replace("    largest = settings.learning_rate\n", "    largest = settings.learning_rate / 2\n")
     )
     assert schedule.read_text() != code
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))

@@ -17,7 +17,7 @@ from tandem.files import ROOT
 from tandem.params.loading import applicable, changed, load_params, parse_workload
 from tandem.params.reading import read_yaml
 from tandem.params.schema import Params
-from tandem.parts import KINDS
+from tandem.parts import COMPONENT_KINDS
 from tests.projects import MODEL, TINY
 from tests.refusals import sentence
 
@@ -240,5 +240,5 @@ def test_a_block_may_name_a_component_of_each_kind_whose_keys_the_form_offers(fo
 
 
 def test_a_change_of_any_built_in_component_makes_params_yaml_validated_again():
-    packages = {package for kind in KINDS.values() for package in kind.packages}
+    packages = {package for kind in COMPONENT_KINDS.values() for package in kind.packages}
     assert {f"tandem/{package}/*.py" for package in packages} <= {*hardware.INPUTS}
