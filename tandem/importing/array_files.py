@@ -86,7 +86,9 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
     if label is None and not {"label", "num_channels"} & {*options}:
         raise ValueError(
-            f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
+            f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE; a "
+            "series to forecast is a table with times, e.g. pandas.DataFrame(X[:, 0]).assign(time=pandas.date_range("
+            "'2024-01-01', periods=len(X), freq='5min')).to_csv('new.csv', index=False)"
         )
     shape = sequences[0].values.shape
     shapes = [array.values.shape[1:] for array in sequences]

@@ -24,6 +24,7 @@ Choice = tuple[Any, str]  # (value, reason)
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
 Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
+DAY_SECONDS = 86400
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice

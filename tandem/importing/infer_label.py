@@ -19,106 +19,101 @@ from tandem.importing.columns import (
     named_like,
     repeats_of,
     shortened,
+    words_of,
 )
-from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
+from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import columns_of
 
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MOST_BACKGROUND = 0.5  # the share of rows without an event
+USUAL_BACKGROUND = 0.75  # the same, of a value that is not called none
+SHORTEST_WINDOW = 8  # rows of one label that are worth a window
+COLUMN_KINDS = ("text", "flag", "whole", "number")
+WEAK_NAMES = {"type", "kind"}  # of labels, but of much else too
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 
 
 def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
-    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number.
-    People or devices only if there is no other column.
+    """The column that is called label, class and so on, or else the only one that could be the label: each sequence has
+    one value of it, or it names events. People, devices and ids are asked about.
 
-    Raises CommandError if several columns could be the label.
+    Raises CommandError with the question if several could be, or only such a one, and ValueError if none could.
     """
-    others_taken = (*options.get("features", ()), *columns_of(options.get("categories", ())))
-    taken, task = (sequence, step, options.get("groups"), *others_taken), options.get("task")
-    kinds = (("text", "flag"), ("whole",), ("number",))
-    texts, whole, numbers = (columns.of_kind(*kind, exclude=taken) for kind in kinds)
-    texts = [] if task == "regress" else texts
-    firsts, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
-
-    def is_constant(column: str) -> bool:
-        """Whether each sequence has one value. Of a text, a few sequences may have more: preprocess names the row."""
-        cells = columns.frame[column].to_numpy()
-        differs = (cells != cells[firsts]) & ~pd.isna(cells)
-        num_changing = len(np.unique(columns.codes(sequence)[differs]))
-        return num_changing <= (MISTAKEN_SHARE * num_sequences if columns.kinds[column] == "text" else 0)
-
-    numbers = [column for column in numbers if is_constant(column)]
-    names = named_like(LABEL_NAMES, (*texts, *whole, *numbers))
-    if plain := [name for name in names if not is_id(name)]:
+    task, first_rows = options.get("task"), columns.firsts(sequence)
+    taken = [sequence, step, options.get("groups"), *options.get("features", ())]
+    kinds = {"regress": ("whole", "number"), "classify": ("text", "flag", "whole")}.get(task or "", COLUMN_KINDS)
+    free = columns.of_kind(*kinds, exclude=[*taken, *columns_of(options.get("categories", ()))])
+    free = [name for name in free if name not in named_like(CALENDAR_NAMES, free)]
+    likely = [name for name in free if is_constant(columns, name, sequence, first_rows)]
+    likely += [name for name in free if name not in likely and names_events(columns, name)]
+    by_name, ids = named_like(LABEL_NAMES, likely), named_like((*GROUP_NAMES, *SEQUENCE_NAMES), likely)
+    others = [name for name in likely if name not in (*by_name, *ids) and not is_id(name)]
+    plain = [name for name in by_name if not is_id(name)]
+    if plain and not (others and words_of(plain[0]) & WEAK_NAMES):
         return plain[0], "by its name"
 
-    def with_few_values(column_names: Sequence[str]) -> list[str]:
-        column_names = [column for column in column_names if 2 <= columns.num_distinct(column) <= num_sequences / 3]
-        return [column for column in column_names if is_constant(column)]
+    def are_classes(names: Sequence[str]) -> list[str]:
+        return [name for name in names if columns.kinds[name] in ("text", "flag")]
 
-    file_names = [name for name in texts if columns.num_distinct(name) == num_sequences and is_constant(name)]
-    texts = [name for name in texts if name not in file_names and columns.num_distinct(name) < len(columns.frame)]
-    ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), (*texts, *whole, *numbers))
-    people = named_like(GROUP_NAMES, columns.of_kind("text", "whole", exclude=(sequence, step)))
-    people = [name for name in people if columns.num_distinct(name) < num_sequences and is_constant(name)]
-    recognizable = [name for name in people if name in (*texts, *with_few_values(whole))]
-
-    other_texts, other_whole, amounts = ([name for name in kind if name not in ids] for kind in (texts, whole, numbers))
-    classes, codes = with_few_values(other_texts), with_few_values(other_whole)
-    if names and (rivals := [*classes, *other_texts, *codes]):  # `names` may be ids, or codes of classes
-        if coded := with_few_values(names):
-            readings = [*dict.fromkeys([*coded[:1], *rivals[:3]])]
-            raise CommandError(which_label(columns, readings, sequence, step), NO_ANSWER)
-    elif names:
-        return names[0], "by its name"
-    amounts += [name for name in other_whole if name not in codes and is_constant(name)]
-    amounts = [name for name in amounts if columns.num_distinct(name) > 1 and not (task == "classify" and recognizable)]
-    candidates = (amounts or codes) if task == "regress" else classes or other_texts or codes or amounts
-    candidates = candidates or with_few_values(texts) or texts or with_few_values(whole) or file_names
+    people = named_like(GROUP_NAMES, columns.of_kind("text", "whole", exclude=[sequence, step]))
+    people = [who for who in people if columns.num_distinct(who) < columns.num_distinct(sequence)]
+    varying = [name for name in others if any(varies(columns, name, who, first_rows) for who in people)]
+    if varying:  # what never varies within a person may describe the person, as an age does
+        others = varying if are_classes(varying) else [*are_classes(others), *varying]
+    candidates, why = [*by_name, *others], f"it varies within {people[0]!r}" if varying else ""
+    if candidates and task is None and not are_classes(candidates) and not plain:
+        candidates += [who for who in people if who in likely]  # to tell people apart is the other reading
+    if not candidates:  # find_task says what the only text that changes within the sequences lacks
+        changing = [name for name in free if columns.changes(name, first_rows).any()]
+        changing = [name for name in changing if columns.num_distinct(name) < len(columns.frame)]
+        changing = named_like(LABEL_NAMES, changing)[:1] or are_classes(changing)
+        candidates = changing if len(changing) == 1 else ids
+    if len(candidates) > 1:
+        raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)
     if not candidates:
-        markers = [name for name in whole if 2 <= columns.num_distinct(name) <= MOST_RARE]
-        markers = [name for name in markers if (columns.frame[name] == 0).mean() >= MOST_BACKGROUND]
-        events = "; or if {!r} is 0 where nothing happens, give --label {}, after {}" if markers else ""
-        events = events and events.format(
-            markers[0], shlex.quote(markers[0]), code_for_no_event(columns, markers[0], "0")
-        )
-        raise ValueError(
-            f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-            "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
-            f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
-            f"give --time{events}"
-        )
-    changing = [
-        name for name in (*classes, *codes, *amounts) if any(varies(columns, name, who, firsts) for who in people)
-    ]
-    likely = [name for name in candidates if name in changing] or candidates
+        raise ValueError(no_label(columns, sequence))
+    doubt = why_no_label(columns, sequence, step, candidates[0])
+    if doubt and candidates[0] not in by_name:
+        message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
+        raise CommandError(f"{message}; give --label {shlex.quote(candidates[0])} if it is the label", NO_ANSWER)
+    return candidates[0], why or "the only column that could be one"
 
-    rivals = list[str]()
-    is_class = bool(classes or (codes and not other_texts))
-    if task is None and is_class:  # a number may be the label, unless it describes people, as an age does
-        rivals = [name for name in amounts if columns.kinds[name] == "number"]
-        if people:
-            rivals = [name for name in (rivals if likely[0] in changing else [*codes, *amounts]) if name in changing]
-    if task in (None, "classify") and not classes:
-        rivals += recognizable
-    # Events, which change within a sequence, beside a text that is constant there, such as the model of a machine.
-    rivals += [name for name in other_texts if classes and names_events(columns, name)]
-    rivals = [name for name in dict.fromkeys(rivals) if name not in candidates]
-    if rivals or len(likely) > 1:
-        likely = [*likely[-3:], *rivals[:3]]
-        numbers = [name for name in amounts if columns.kinds[name] == "number" and name not in likely]
-        raise CommandError(which_label(columns, [*likely, *numbers[: 3 * bool(rivals)]], sequence, step), NO_ANSWER)
-    if doubt := why_no_label(columns, sequence, step, likely[0]):
-        message = f"{columns.name}: {likely[0]!r} is the only column that could be the label, but {doubt}"
-        raise CommandError(f"{message}; give --label {shlex.quote(likely[0])} if it is the label", NO_ANSWER)
-    return likely[0], "the only column that could be one" if likely == candidates else f"it varies within {people[0]!r}"
+
+def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.ndarray) -> bool:
+    """Whether each sequence has one value, and not all have the same. Of a text, a few sequences may have more:
+    preprocess names the row.
+    """
+    cells = columns.frame[name].to_numpy()
+    differs = (cells != cells[first_rows]) & ~pd.isna(cells)
+    num_changing = len(np.unique(columns.codes(sequence)[differs]))
+    num_values, num_sequences = columns.num_distinct(name), columns.num_distinct(sequence)
+    is_text = columns.kinds[name] == "text"
+    is_name = is_text and num_values >= num_sequences and not named_like(LABEL_NAMES, [name])  # as of a file
+    return num_changing <= MISTAKEN_SHARE * num_sequences * is_text and num_values > 1 and not is_name
+
+
+def no_label(columns: TableColumns, sequence: str) -> str:
+    markers = [name for name in columns.of_kind("whole") if 2 <= columns.num_distinct(name) <= MOST_RARE]
+    markers = [name for name in markers if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]
+    events = ""
+    if markers:
+        events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
+        events += code_for_no_event(columns, markers[0], "0")
+    return (
+        f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
+        "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
+        f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
+        f"give --time{events}"
+    )
 
 
 def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) -> str:
     """Why a column without the name of a label may not be one; empty if nothing speaks against it."""
     if is_id(label):
         return "it is called an id"
+    if named_like(GROUP_NAMES, [label]):
+        merge = f"table = table.merge(pandas.read_csv('labels.csv', dtype=str), on={sequence!r})"
+        return f"it is named like people or devices; if another table has the labels, write {merge}"
     num_sequences = columns.num_distinct(sequence)
     if columns.kinds[step] == "time" and columns.num_distinct(step) * num_sequences < 1.1 * len(columns.frame):
         return (
@@ -135,7 +130,7 @@ def stripped(columns: TableColumns, name: str) -> pd.Series:
 
 def names_events(columns: TableColumns, name: str) -> bool:
     """Whether most rows are empty or NO_EVENT, and others are not."""
-    cells = stripped(columns, name)
+    cells = stripped(columns, name).replace("None", NO_EVENT)  # as preprocess reads it
     return bool(MOST_BACKGROUND <= cells.isin(("", NO_EVENT)).mean() < 1)
 
 
@@ -228,13 +223,14 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     stretches, _ = stretches_of(columns, sequence, step, label)
     labelled = stretches[stretches["label"] != ""]
     lengths, can_be_cut = labelled["length"], (labelled.groupby("recording")["label"].nunique() > 1).any()
-    if can_be_cut and stretches["length"][stretches["label"] != usual].median() > 1:
-        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {max(2, lengths.quantile(0.1)):.0f}"
+    if can_be_cut and stretches["length"][stretches["label"] != usual].median() >= SHORTEST_WINDOW:
+        window = max(SHORTEST_WINDOW, lengths.quantile(0.1))
+        windows = f"--sequence {shlex.quote(sequence)} --label {name} --window {window:.0f}"
         why += f" and stays the same for {lengths.median():,.0f} rows at a time (the median)"
         raise ValueError(f"{why}; {windows} cuts windows of one label; or name another column with --label")
     why += f", so it must be empty or {NO_EVENT!r} where nothing happens, and is {usual!r} in {share:.1%} of the rows"
     why += "; name another column with --label"
-    if share >= MOST_BACKGROUND:
+    if share >= USUAL_BACKGROUND:
         why += f", or save the table again after {code_for_no_event(columns, label, usual)}"
     raise ValueError(why)
 

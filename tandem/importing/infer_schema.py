@@ -17,7 +17,7 @@ from tandem.importing.infer_sequences import (
     infer_sequences,
     labelled_ids,
 )
-from tandem.importing.infer_series import NO_SEASON, OF_SERIES, TIME_NAMES, find_times, infer_series
+from tandem.importing.infer_series import NO_SEASON, OF_SERIES, advice_on_times, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM
@@ -144,27 +144,6 @@ def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     named_so = {key: own_name(column, columns) for key, column in single.items()}
     lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
     return {**options, **named_so, **lists}
-
-
-def advice_on_times(columns: TableColumns) -> str:
-    """How to write times that are not read; empty if there are none."""
-    parts = {name.lower(): name for name in columns.of_kind("whole")}
-    if {"year", "month", "day"} <= {*parts}:
-        names = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
-        code = f"table['time'] = pandas.to_datetime(table[{names}]); table = table.drop(columns={names})"
-        return f"{', '.join(names)} are parts of a time; join them: {code}"
-    for name in columns.of_kind("odd"):
-        return f"{name!r} holds {columns.advice(name)}"
-    days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % 86400 == 0).all()]
-    for hour in named_like(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
-        if columns.numbers(hour).between(0, 24).all():
-            hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
-            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
-            drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
-            return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
-    first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
-    clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
-    return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
 
 
 def advice_on_other_tables(columns: TableColumns) -> str:

@@ -11,12 +11,14 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import digits_of_times
 from tandem.data.splits import SPLITS
 from tandem.importing.columns import (
+    DAY_SECONDS,
     MOST_REPEATS,
     Choice,
     Choose,
     NotFound,
     TableColumns,
     find_features,
+    in_stretches,
     named_like,
     repeats_of,
     shortened,
@@ -24,6 +26,7 @@ from tandem.importing.columns import (
 )
 from tandem.importing.infer_groups import find_groups
 from tandem.importing.infer_label import MISTAKEN_SHARE, MOST_RARE, find_label, find_task, rare_classes
+from tandem.importing.infer_series import advice_on_times
 from tandem.importing.infer_step import (
     find_steps,
     is_clock,
@@ -54,6 +57,11 @@ def infer_sequences(
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
+    if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
+        if advice := advice_on_times(columns):  # a day's hours or a year's months are rarely a sequence
+            raise ValueError(
+                f"{columns.name}: {advice}; or give --sequence {shlex.quote(sequence)} if each is a sequence"
+            )
     if sequence != NO_GROUPS and not columns.frame[sequence].duplicated().any():
         raise ValueError(
             f"{columns.name}: {sequence!r} has another value in every row, so no sequence has a second step; name a "
@@ -90,7 +98,7 @@ def infer_sequences(
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
     if is_drawn and (rare := rare_classes(columns, sequence, label, "keep_rare" in options)):
         choose("rare_classes", lambda: rare)
-    taken = (sequence, step, label, *columns_of(options.get("categories", ())))
+    taken = (sequence, step, label, groups, *columns_of(options.get("categories", ())))
     if "categories" in options:
         choose("categories", lambda: ([], ""))
     if "rate" in options:
@@ -139,12 +147,14 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         )
     if columns.kinds[sequence] == "time":
         return repeated_times(columns, sequence)
-    if named_like(LABEL_NAMES, [sequence]):
+    returns = in_stretches(columns.frame[sequence]) == (False, True) and not named_like(SEQUENCE_NAMES, [sequence])
+    if named_like(LABEL_NAMES, [sequence]) or (returns and columns.num_distinct(sequence) <= MOST_RARE):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
             f"name columns with --sequence and --step; {NO_ORDER}; if the table is one recording in the order of its "
-            "rows, add a column that counts them: table['step'] = range(len(table))"
+            "rows, count them: table['step'] = range(len(table)); then give --step step --label "
+            f"{shlex.quote(sequence)}"
         )
     for step in columns.of_kind("whole", "number", exclude=[sequence]):
         cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
@@ -168,9 +178,11 @@ def without_step(columns: TableColumns, sequence: str) -> str:
                     f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {column!r}; join these "
                     f"columns if they tell sequences apart: table['sequence'] = {code}"
                 )
+    is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
+    count = "range(len(table))" if is_a_clock else f"table.groupby({sequence!r}).cumcount()"
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
-        f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
+        f"or add one that counts them: table['step'] = {count}; "
         f"if several columns tell sequences apart, join them; {NO_ORDER}"
     )
 
@@ -294,23 +306,37 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
 
 
 def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Iterator[str]:
-    """The columns, such as people, for each of whose values the ids may count from 1 again: in the order of the steps,
-    the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
+    """The columns, such as people or days, for each of whose values the ids may count from 1 again: in the order of the
+    steps, the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
+    If no name says it, the file has the rows of each value together, and so those of each sequence of it.
     """
     codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
-    likely = columns.of_kind("text", "whole", exclude=[name for name in (sequence, step) if name])
+    order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+    likely = columns.of_kind("text", "whole", "time", exclude=[name for name in (sequence, step) if name])
     candidates = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
-        texts_and_ids = {*columns.of_kind("text"), *named_like(SEQUENCE_NAMES, likely)}
-        candidates += [name for name in likely if name in texts_and_ids and columns.is_together(name)]
-    for column in candidates:
-        order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+        candidates += [name for name in likely if columns.is_together(name) and columns.frame[name].notna().all()]
+    for column in dict.fromkeys(candidates):
         num_values = columns.num_distinct(column) + 1  # with that of an empty cell
-        pairs = (codes * num_values + columns.codes(column) + 1)[order]
-        distinct, num_runs = np.unique(pairs), 1 + np.count_nonzero(np.diff(pairs))
+        pairs = codes * num_values + columns.codes(column) + 1
+        orders = [order] if column in named_like(GROUP_NAMES[:-1], [column]) else [order, np.arange(len(codes))]
+        distinct, num_runs = np.unique(pairs), {1 + np.count_nonzero(np.diff(pairs[rows])) for rows in orders}
         num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)
-        if num_runs == len(distinct) <= len(pairs) / 2 and num_shared > MISTAKEN_SHARE * num_sequences:
-            yield column
+        if num_runs == {len(distinct)} and 2 * len(distinct) <= len(pairs):
+            if num_shared > MISTAKEN_SHARE * num_sequences:
+                yield column
+
+
+def follows_days(columns: TableColumns, name: str) -> bool:
+    """Whether a column changes only at midnight, in times that go on there as elsewhere, as the day of a month does."""
+    for time in columns.of_kind("time"):
+        seconds = columns.numbers(time).to_numpy()
+        order = np.argsort(seconds, kind="stable")
+        distances, days = np.diff(seconds[order]), seconds[order] // DAY_SECONDS
+        starts = np.diff(columns.codes(name)[order]) != 0
+        if starts.sum() > 1 and (np.diff(days)[starts] == 1).all():
+            return bool((distances[starts] <= 2 * np.median(distances)).all())
+    return False
 
 
 def find_ids(columns: TableColumns) -> list[str]:
@@ -369,6 +395,7 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
     candidates = columns.of_kind("text", "whole")
     candidates = [name for name in candidates if name not in named_like(CALENDAR_NAMES, candidates)]
+    candidates = [name for name in candidates if not follows_days(columns, name)]
     candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
     labels = {*columns.of_kind("text"), *named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
     num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}

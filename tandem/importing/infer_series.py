@@ -13,6 +13,7 @@ from tandem.command import NO_ANSWER, CommandError
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import (
+    DAY_SECONDS,
     Choice,
     Choose,
     NotFound,
@@ -103,6 +104,28 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
 def find_times(columns: TableColumns) -> list[str]:
     """Dates, then whole numbers with a matching name (seconds since 1970, years); columns with duplicates come last."""
     return sorted([*columns.of_kind("time"), *named_like(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
+
+
+def advice_on_times(columns: TableColumns) -> str:
+    """How to write times that are not read; empty if there are none."""
+    parts = {name.lower(): name for name in columns.of_kind("whole")}
+    if {"year", "month"} <= {*parts}:
+        names = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
+        first_day = "" if "day" in parts else ".assign(day=1)"
+        code = f"table['time'] = pandas.to_datetime(table[{names}]{first_day}); table = table.drop(columns={names})"
+        return f"{', '.join(names)} are parts of a time; join them: {code}"
+    for name in columns.of_kind("odd"):
+        return f"{name!r} holds {columns.advice(name)}"
+    days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % DAY_SECONDS == 0).all()]
+    for hour in named_like(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
+        if columns.numbers(hour).between(0, 24).all():
+            hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
+            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
+            drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
+            return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
+    first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
+    clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
+    return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
 
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:

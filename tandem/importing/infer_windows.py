@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
-from tandem.importing.columns import Choice, Choices, TableColumns, is_id, named_like
+from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_label import stretches_of
 from tandem.importing.infer_sequences import find_ids, labelled_ids
@@ -37,7 +38,7 @@ def infer_recordings(
         return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
     choices = dict[str, Choices]()
-    for label, recording in likely_columns(columns, options, shape_choices):
+    for label, recording in likely_columns(columns, options, shape_choices, is_series):
         if label[0] in choices:
             continue
         data = columns.as_one_recording() if recording == NO_GROUPS else columns
@@ -66,8 +67,10 @@ def infer_recordings(
             f"{columns.name} has {len(choices)} columns of text that stay the same for many rows; give {labels}",
             NO_ANSWER,
         )
-    if choices:
-        return next(iter(choices.values()))
+    for likely in choices.values():
+        if likely["sequence"][0] == NO_GROUPS and not is_requested:
+            check_not_several(columns, likely["step"][0], likely["label"][0])
+        return likely
     if is_requested:
         raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
@@ -77,7 +80,7 @@ def infer_recordings(
 
 
 def likely_columns(
-    columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices
+    columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices, is_series: bool
 ) -> Iterator[tuple[Choice, str]]:
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
     selected = (
@@ -97,12 +100,30 @@ def likely_columns(
     for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
         why = "by its name" if label in by_name else OF_TEXT
         people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
-        may_be_one = NO_GROUPS not in columns.kinds and (selected or "label" in options or label in by_name)
+        may_be_one = NO_GROUPS not in columns.kinds and (
+            selected or "label" in options or label in by_name or not is_series
+        )
         for recording in selected or [*filter(columns.repeats, people), NO_GROUPS]:
             if recording == NO_GROUPS and not may_be_one:
                 continue
             if selected or not has_clips(columns, label, recording):
                 yield (label, why), recording
+
+
+def check_not_several(columns: TableColumns, step: str, label: str) -> None:
+    """Raises CommandError if another column may tell who was recorded: the rows of each value are together, in the file
+    or in time, and have several labels.
+    """
+    in_time = np.argsort(columns.numbers(step), kind="stable")
+    for name in columns.of_kind("text", "whole", exclude=[step, label]):
+        num_labels = columns.frame.groupby(name)[label].nunique()
+        if 3 <= len(num_labels) <= len(columns.frame) / MIN_STRETCH and (num_labels > 1).all():
+            if columns.is_together(name) or columns.is_together(name, in_time):
+                raise CommandError(
+                    f"{columns.name}: {name!r} may say who or what was recorded; give --sequence {shlex.quote(name)} "
+                    f"if it does, or --sequence {NO_GROUPS} if the table is one recording",
+                    NO_ANSWER,
+                )
 
 
 def find_step(
@@ -111,9 +132,11 @@ def find_step(
     steps = find_steps(columns, recording, [options["step"]] if "step" in options else None)
     step = shape_choices.get("step") or next(steps, None)
     # A column called `sensor` may hold readings. It tells recordings apart if steps repeat without it, or if the rows
-    # of each of its values are together.
-    if step and columns.num_distinct(step[0]) == len(columns.frame) and not columns.is_together(recording):
-        return None
+    # of each of its values are together, in the file or in time: a file may be sorted by label.
+    if step and recording != NO_GROUPS and columns.num_distinct(step[0]) == len(columns.frame):
+        in_time = columns.frame[recording].iloc[np.argsort(columns.numbers(step[0]), kind="stable")]
+        if not any(any(in_stretches(cells)) for cells in (columns.frame[recording], in_time)):
+            return None
     return step
 
 

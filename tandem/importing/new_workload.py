@@ -45,7 +45,7 @@ from tandem.command import CommandError, Result, WrongArgument, aligned, sentenc
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, text_tables, trial
-from tandem.importing.columns import shortened
+from tandem.importing.columns import TIME_OF_DAY, shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
@@ -211,12 +211,17 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: Source | None) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
-    if match := re.search(NO_NUMBER, message):
+    if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
         cells = shlex.quote(",".join([*options.get("na", ()), match[1]]))
         return f"{message}, or give --na={cells} if {match[1]} means that there is none"
     if re.search(r"\btable(\[| = |\.to_csv)", message) and (path.is_file() or (source and all(source.code))):
         read, write = text_tables.pandas_code(path, options) if path.is_file() or not source else source.code
         after = "" if "to_csv" in message else f"; after it: {write}"
+        if path.is_file() and path.suffix.lower() != ".parquet":
+            for name, form in text_tables.date_formats(path, options).items():
+                message = message.replace(
+                    f"to_datetime(table[{name!r}])", f"to_datetime(table[{name!r}], format={form!r})"
+                )
         return f"{message} (before it: import pandas; {read}{after})"
     return message
 

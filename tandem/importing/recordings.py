@@ -3,6 +3,7 @@
 Text, Parquet or npy; a sample of the files determines the kind of each column.
 """
 
+import json
 import re
 import shlex
 from collections import Counter
@@ -84,6 +85,7 @@ class Reader:
 
     def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
         sampled, self.axes, self.form = [*sample_of(paths)], axes, None
+        self.num_files = len(paths)
         if kind_of_file(paths[0]) == "text":
             forms = {path: text_tables.find_format(path, options) for path in sampled}
             columns = {path: frozenset(form.names) for path, form in forms.items()}
@@ -138,10 +140,11 @@ class Reader:
 
     def with_same_columns(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
-            raise ValueError(
-                f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike, or leave out "
-                "the files of one kind"
-            )
+            message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
+            if self.num_files == 2 and (shared := [name for name in self.names if name in table.column_names]):
+                command = code_for_join(path, self.sampled[0], shared)
+                message += f"; or if one has a row for each {shared[0]!r}, join them: {command}"
+            raise ValueError(f"{message}, or leave out the files of one kind")
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)
@@ -152,6 +155,15 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
+
+
+def code_for_join(path: Path, other: Path, shared: Sequence[str]) -> str:
+    """The command that joins a table and one with a row for each of its sequences, on the columns `shared`."""
+    large, small = sorted((path, other), key=lambda file: -file.stat().st_size)
+    read, text = ("read_parquet", "") if path.suffix == ".parquet" else ("read_csv", ", dtype=str")
+    tables = [f"pandas.{read}({json.dumps(str(file))}{text})" for file in (large, small)]
+    code = f'import pandas; {tables[0]}.merge({tables[1]}, on={json.dumps([*shared])}).to_csv("new.csv", index=False)'
+    return f"python -c {shlex.quote(code)} writes new.csv; give that"
 
 
 def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:

@@ -217,6 +217,13 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
+def date_formats(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    """Column -> the format of its dates, where it is not ISO 8601."""
+    converters = with_notation(find_format(path, options), options).convert
+    forms = {name: form.keywords.get("form", "") for name, form in converters.items() if isinstance(form, partial)}
+    return {name: form for name, form in forms.items() if form}
+
+
 def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = ()) -> TextTable:
     """`table` with the notation of its numbers and dates. It follows from all cells of this file and of `other_tables`,
     which have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count.

@@ -112,10 +112,15 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     if for_header:
         if len(numeric) < FEWEST_STEPS:
             return ""
-        if clock := next((name for name in [*columns.kinds][:3] if goes_on(columns, name)), None):
-            why = f"column {clock} increases from row to row, so a row may be a step of a recording"
-            options = f"which needs a header: {for_header}; or --layout wide reads each row as a sequence"
-            raise CommandError(f"{columns.shown}: {why}, {options}", NO_ANSWER)
+        texts = [name for name in columns.of_kind("text") if in_stretches(whole(name)) == (False, True)]
+        signs = [f"column {name} increases from row to row" for name in [*columns.kinds][:3] if goes_on(columns, name)]
+        signs += [f"column {name} stays the same for many rows and returns" for name in texts]
+        if signs:
+            raise CommandError(
+                f"{columns.shown}: {signs[0]}, so a row may be a step of a recording, which needs a header: "
+                f"{for_header}; or --layout wide reads each row as a sequence",
+                NO_ANSWER,
+            )
         return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
     num_steps = sum(map(len, steps.values()))

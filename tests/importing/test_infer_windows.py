@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,15 @@ def test_a_word_for_no_event_counts_as_one_in_any_case(tmp_path: Path, word: str
     assert (plan.workload.task, plan.summary["classes"]) == ("detect", ["none", "snap"])
 
 
-@pytest.mark.parametrize("words, rows", [(["go", "stop"], 2), (["NA", "hit"], 3)])
+@pytest.mark.parametrize("words, rows", [(["go", "stop"], 12), (["go", "stop"], 3), (["NA", "hit"], 3)])
 def test_the_window_that_a_refusal_advises_is_accepted(tmp_path: Path, words: list[str], rows: int):
+    """None is advised of stretches that are too short for a window."""
     table = people(6, ["a"], lengths=(40, 60)).drop(columns=["row", "activity"])
     table["phase"] = np.take(words, np.arange(len(table)) // rows % 2)
-    table.loc[np.arange(len(table)) % 5 == 0, "phase"] = words[0]
+    table.loc[np.arange(len(table)) % 60 == 0, "phase"] = words[0]
     said = refusal(path := saved(table, tmp_path / "t.csv"), "--label", "phase", "--sequence", "subject")
     options = re.findall(r"--sequence .* --window \d+", said)
-    assert len(options) == (words[0] != "NA")
+    assert len(options) == (rows == 12)
     for each in options:
         assert planned(path, *shlex.split(each)).workload.task == "classify"
 
@@ -159,3 +161,42 @@ def test_a_code_of_the_label_is_no_feature_of_recordings(tmp_path: Path):
     plan = planned(saved(table, tmp_path / "t.csv"))
     assert set(plan.workload.preprocess.columns.features) == {"x", "y", "gear"}
     assert "target (each of its values has one label, as a code of the label has)" in reasons(plan)["features"]
+
+
+def one_after_another(num: int = 6) -> pd.DataFrame:
+    """A recording of each of several people, an hour after the other."""
+    table = people(num, ["sit", "walk"] * 3)
+    hours = pd.to_timedelta(table["subject"].str[1:].astype(int), unit="h")
+    return table.assign(time=(pd.to_datetime(table["time"]) + hours).dt.strftime("%Y-%m-%d %H:%M:%S.%f")).drop(
+        columns="row"
+    )
+
+
+@pytest.mark.parametrize("order", ["activity", "none"])
+@pytest.mark.parametrize("is_number", [True, False])
+def test_recordings_are_those_of_the_people_in_any_order_of_the_rows(tmp_path: Path, order: str, is_number: bool):
+    """Sorted by activity, the table once was one recording, and the number of the person a feature."""
+    table = one_after_another()
+    if is_number:
+        table["subject"] = table["subject"].str[1:].astype(int)
+    plain = planned(saved(table, tmp_path / "plain.csv"))
+    by_order = table.sort_values(order, kind="stable") if order != "none" else table.sample(frac=1, random_state=0)
+    plan = planned(saved(by_order, tmp_path / "t.csv"))
+    assert plan.workload.preprocess == replace(plain.workload.preprocess, table="t.csv")
+    assert plan.workload.preprocess.groups == "subject" and plan.summary["sha256"] == plain.summary["sha256"]
+
+
+def test_a_column_that_may_say_who_was_recorded_is_a_question(tmp_path: Path):
+    path = saved(one_after_another().rename(columns={"subject": "volunteer"}), tmp_path / "t.csv")
+    with pytest.raises(
+        CommandError, match="'volunteer' may say who or what was recorded; give --sequence volunteer if"
+    ):
+        planned(path)
+    assert chosen(planned(path, "--sequence", "volunteer"))["groups"] == "volunteer"
+    assert chosen(planned(path, "--sequence", "none"))["sequence"] == "none"
+
+
+def test_text_in_long_stretches_is_the_label_of_a_recording_whatever_its_name(tmp_path: Path):
+    table = recording(["spin", "rinse", "heat"] * 6).rename(columns={"activity": "phase", "row": "millis"})
+    plan = planned(saved(table.drop(columns="time"), tmp_path / "t.csv"))
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.columns.step) == ("phase", "millis")

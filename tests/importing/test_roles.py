@@ -108,7 +108,7 @@ def test_other_options_answer_which_column_is_the_label(tmp_path: Path, options:
     plan = planned(path, *options.split())
     assert (plan.workload.task, plan.workload.preprocess.columns.label) == ("regress", "speed")
     assert plan.workload.preprocess.groups == "person"
-    assert planned(path, "--task", "classify").workload.preprocess.columns.label == "person"
+    refusals.question(lambda: planned(path, "--task", "classify"), "--label person if it is the label")
 
 
 def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_path: Path):
@@ -116,8 +116,14 @@ def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_pat
     table = unlabelled(person=PEOPLE, sign=signs, sex=["f", "m"] * 12, age=ages)
     plan = planned(saved(table, tmp_path / "t.csv"))
     assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("sign", "person")
-    table = unlabelled(person=PEOPLE)
-    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.label == "person"
+
+
+@pytest.mark.parametrize("cells", [PEOPLE, np.arange(24) % 8, np.arange(24) % 20])
+def test_people_are_no_label_without_a_question(tmp_path: Path, cells: Any):
+    """The labels are often in another table."""
+    path = saved(unlabelled(subject=cells), tmp_path / "t.csv")
+    words = "named like people", "table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')", "--label subject"
+    refusals.question(lambda: planned(path), *words)
 
 
 def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
@@ -231,6 +237,28 @@ def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str)
     [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*) \(before it", said)
     table[joined] = eval(code, {"table": table})  # noqa: S307
     assert planned(saved(table, path)).summary["num_sequences"] == 48
+
+
+@pytest.mark.parametrize("owner", ["day", "date", "block", "volunteer"])
+def test_clips_that_are_counted_anew_are_a_question_whatever_counts_them(tmp_path: Path, owner: str):
+    """Clip k of each day always was the same gesture, so ten clips became one sequence without a word."""
+    table, number = clips(["a", "b", "c"] * 20), np.repeat(np.arange(60), 1)
+    number = pd.factorize(table["clip"])[0]
+    times = pd.Timestamp("2024-03-01") + pd.to_timedelta(number // 12, "D") + pd.to_timedelta(range(len(table)), "s")
+    owners = {"date": times.strftime("%Y-%m-%d"), "volunteer": 40 - number // 12}.get(owner, number // 12 + 1)
+    table = table.assign(clip=number % 12 + 1, time=times, **{owner: owners}).drop(columns="frame")
+    words = f"'clip' may count the sequences of each '{owner}'", "give --sequence clip if that is one sequence"
+    refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")), *words)
+
+
+def test_a_number_of_the_calendar_is_no_sequence(tmp_path: Path):
+    """Counts of each hour were to be learned as the days of the week."""
+    hours = pd.Series(pd.date_range("2024-03-01", periods=600, freq="h"))
+    table = pd.DataFrame(
+        {"stamp": hours, "Mdate": hours.dt.day, "Day": hours.dt.day_name(), "count": hours.dt.hour % 7}
+    )
+    path = saved(table, tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "is one series with", "--target count")
 
 
 def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
@@ -383,7 +411,7 @@ def test_numbers_are_named_in_a_question_about_labels(tmp_path: Path):
     table = table_with(stimulus=lambda number: np.array(list("abcdefghijkl"))[number % 12], **ratings)
     table["participant"] = [PEOPLE[number] for number in pd.factorize(table["clip"])[0]]
     path = saved(table.drop(columns="label"), tmp_path / "t.csv")
-    refusals.question(lambda: planned(path), "--label stimulus", "--label participant", "--label joy", "--label fear")
+    refusals.question(lambda: planned(path), "--label stimulus", "--label joy", "--label fear")
 
 
 def test_indices_that_pandas_saved_are_named(tmp_path: Path):

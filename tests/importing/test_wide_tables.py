@@ -281,6 +281,15 @@ def test_rows_without_a_header_that_go_on_are_asked_about(tmp_path: Path, of_row
         planned(tmp_path / "t.csv", "--layout", "long")
 
 
+def test_rows_without_a_header_whose_label_stays_the_same_and_returns_are_asked_about(tmp_path: Path):
+    """As 24 sensors of a robot, which were 24 steps of one feature."""
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(240, 24)).round(3))
+    table["label"] = np.array(["left", "right", "ahead"])[np.arange(240) // 20 % 3]
+    table.to_csv(tmp_path / "t.csv", index=False, header=False)
+    assert "column 25 stays the same for many rows and returns" in question(tmp_path / "t.csv")
+    assert planned(tmp_path / "t.csv", "--layout", "wide").summary["max_steps"] == 24
+
+
 def lists_table() -> pd.DataFrame:
     values = recordings()
     columns = {name: [each[:, place] for each in values] for place, name in enumerate("xy")}
