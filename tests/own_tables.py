@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from tandem import cli
 from tandem.importing import new_workload
@@ -84,6 +85,7 @@ def people(num: int, labels: list[Any], **options: Any) -> pd.DataFrame:
 
 
 LABELS = ["a", "b", "c"] * 8
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet"])
 
 
 def table_with(**columns: Any) -> pd.DataFrame:

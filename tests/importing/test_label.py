@@ -1,0 +1,253 @@
+"""Which column is the label: by its name, else the only one that could be; several are a question."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tandem.command import CommandError
+from tests import refusals
+from tests.own_tables import (
+    ENDINGS,
+    LABELS,
+    chosen,
+    clips,
+    planned,
+    refusal,
+    remarks,
+    rewritten,
+    saved,
+    series,
+    table_with,
+)
+
+
+def test_a_wrong_label_in_one_row_does_not_make_another_column_the_label(tmp_path: Path):
+    table = table_with(boxer=lambda number: np.array(["ann", "bob", "cem"])[number % 3]).rename(
+        columns={"label": "punch"}
+    )
+    table.loc[20, "punch"] = "z"
+    table["punch"] = table.pop("punch")  # the last column
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=r"give --label boxer \(classify: .* or --label punch \(classify: "):
+        planned(path)
+    assert "'punch' changes within a sequence" in refusal(path, "--label", "punch")
+
+
+def test_events_beside_a_text_that_is_constant_in_each_sequence_are_a_question(tmp_path: Path):
+    """As the failures of machines of several models."""
+    table = table_with(model=lambda number: np.array(["m0", "m1", "m2"])[number % 3]).rename(
+        columns={"label": "failure"}
+    )
+    table["failure"] = np.where(table["frame"] == 5, "leak", "none")
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match=r"--label model \(classify: .* or --label failure \(detect: events"):
+        planned(path)
+    assert planned(path, "--label", "failure").workload.task == "detect"
+
+
+def test_a_column_that_is_rather_no_label_is_a_question(tmp_path: Path):
+    """As the store of a row of sales, and the continent of a country."""
+    table = clips(LABELS, lengths=(8, 9)).rename(columns={"label": "store_id"})
+    with pytest.raises(CommandError, match=r"'store_id' is .* but it is called an id; give --label store_id if it is"):
+        planned(saved(table, tmp_path / "t.csv"))
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(table["frame"], "D")
+    table = table.assign(frame=days).rename(columns={"store_id": "continent", "frame": "date"})
+    path = saved(table, tmp_path / "t.csv")
+    same_times = r"'continent' is .* each 'clip' has the same times, as several series do; for a forecast keep the rows"
+    with pytest.raises(CommandError, match=same_times):
+        planned(path)
+    assert planned(path, "--label", "continent").workload.task == "classify"
+
+
+PEOPLE = [f"p{number % 8}" for number in range(24)]
+
+
+PER_CLIP = np.random.default_rng(3).uniform(1, 9, 24).round(3)
+
+
+def unlabelled(**per_clip: Any) -> pd.DataFrame:
+    """Clips without a column called label; each argument has a value for each of the 24 clips."""
+    table = table_with(**{name: np.asarray(cells).__getitem__ for name, cells in per_clip.items()})
+    return table.drop(columns="label")
+
+
+@pytest.mark.parametrize(
+    ("per_clip", "readings"),
+    [
+        ({"person": PEOPLE, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"speed": PER_CLIP, "device": PEOPLE}, {"speed": "regress", "device": "classify"}),
+        ({"person": np.arange(24) % 8, "speed": PER_CLIP}, {"speed": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "age": 20.5 + np.arange(24) % 8}, {"age": "regress", "person": "classify"}),
+        ({"person": PEOPLE, "grade": np.arange(24) % 5}, {"grade": "classify", "person": "classify"}),
+        (
+            {"person": PEOPLE, "grade": np.arange(24) % 5, "take": np.arange(24) // 8},
+            {"grade": "classify", "take": "classify", "person": "classify"},
+        ),
+        ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
+        ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
+    ],
+)
+def test_two_columns_that_could_be_the_label_are_a_question(
+    tmp_path: Path, per_clip: dict[str, Any], readings: dict[str, str]
+):
+    path = saved(unlabelled(**per_clip), tmp_path / "t.csv")
+    assert re.findall(r"--label (\w+) \((\w+):", refusals.question(lambda: planned(path))) == [*readings.items()]
+    for label, task in readings.items():  # each option answers the question
+        params = planned(path, "--label", label).workload
+        assert (params.task, params.preprocess.columns.label) == (task, label)
+
+
+@pytest.mark.parametrize("options", ["--task regress", "--groups person"])
+def test_other_options_answer_which_column_is_the_label(tmp_path: Path, options: str):
+    path = saved(unlabelled(person=PEOPLE, speed=PER_CLIP), tmp_path / "t.csv")
+    plan = planned(path, *options.split())
+    assert (plan.workload.task, plan.workload.preprocess.columns.label) == ("regress", "speed")
+    assert plan.workload.preprocess.groups == "person"
+    refusals.question(lambda: planned(path, "--task", "classify"), "--label person if it is the label")
+
+
+def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_path: Path):
+    signs, ages = ["a", "b", "c"] * 8, 20.5 + np.arange(24) % 8
+    table = unlabelled(person=PEOPLE, sign=signs, sex=["f", "m"] * 12, age=ages)
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("sign", "person")
+
+
+@pytest.mark.parametrize("cells", [PEOPLE, np.arange(24) % 8, np.arange(24) % 20])
+def test_people_are_no_label_without_a_question(tmp_path: Path, cells: Any):
+    """The labels are often in another table."""
+    path = saved(unlabelled(subject=cells), tmp_path / "t.csv")
+    words = "named like people", "table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')", "--label subject"
+    refusals.question(lambda: planned(path), *words)
+
+
+def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
+    table = saved(series(kind="a"), tmp_path / "t.csv")
+    assert "every time in 'time' occurs once" in refusal(table, "--label", "value")
+
+
+@ENDINGS
+def test_white_space_around_a_label_makes_no_class(tmp_path: Path, ending: str):
+    """Also if only some rows of a sequence have it."""
+    table = clips(LABELS)
+    table.loc[table["clip"] == "c003", "label"] = "a "
+    table.loc[8:9, "label"] += "\t"
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert plan.summary["classes"] == ["a", "b", "c"]
+    assert f"white space is stripped from {(table.label.str.len() > 1).sum()} cells of column 'label'" in remarks(plan)
+
+
+def test_labels_that_differ_only_in_case_or_white_space_are_named(tmp_path: Path):
+    names = np.array(["walk", "Walk", "stand up", "standup"])
+    plan = planned(saved(table_with(label=lambda number: names[number % 4]), tmp_path / "t.csv"))
+    assert "differ only in case or white space: 'Walk' and 'walk'; 'stand up' and 'standup'" in remarks(plan)
+    rare = table_with(label=lambda number: np.where(number == 3, "A", np.array(LABELS)[number]))
+    assert "class 'A' has 1 sequences" in (said := refusal(saved(rare, tmp_path / "t.csv")))
+    assert "(it differs from 'a' only in case or white space)" in said
+
+
+@pytest.mark.parametrize("label", ["is_fall", "sport", "event"])
+@pytest.mark.parametrize("ids", ["event_id", "activityID", "GestureId"])
+def test_a_name_that_ends_in_id_is_no_label_beside_another(tmp_path: Path, ids: str, label: str):
+    """Once each sequence was a class of its own, and the error did not name the column."""
+    cells = [True, False] if label == "is_fall" else ["run", "ride"]
+    table = table_with(mark=lambda number: np.array(cells)[number % 2]).drop(columns="label")
+    table["clip"] = pd.factorize(table["clip"])[0] + 900
+    table["frame"] += 100 * table["clip"]  # goes on, as the time of one recording does
+    plan = planned(saved(table.rename(columns={"clip": ids, "mark": label}), tmp_path / "t.csv"))
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.label, plan.summary["num_sequences"]) == (ids, label, 24)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("cells", [(False, True), (0, 1)])
+def test_a_mark_in_some_rows_is_an_event_after_the_advised_code(tmp_path: Path, ending: str, cells: Any):
+    table = table_with().drop(columns="label")
+    table["mark"] = np.array(cells)[(np.arange(len(table)) % 5 == 3).astype(int)]
+    path = saved(table, tmp_path / f"t.{ending}")
+    said = refusal(path)
+    if cells[1] == 1 and cells[0] is not False:
+        assert "if 'mark' is 0 where nothing happens, give --label mark, after" in said
+    code, _, rest = said.partition("table['mark'] = ")[2].partition(" (before it: import pandas; ")
+    read, write = rest.removesuffix(")").split("; after it: ")
+    exec(f"import pandas; {read}; table['mark'] = {code}; {write.replace('new.csv', str(tmp_path / 'new.csv'))}")  # noqa: S102
+    plan = planned(tmp_path / "new.csv", "--label", "mark")
+    assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", str(cells[1])]
+
+
+def test_numbers_are_named_in_a_question_about_labels(tmp_path: Path):
+    ratings = {name: lambda number, shift=shift: PER_CLIP[number] + shift for shift, name in enumerate(("joy", "fear"))}
+    table = table_with(stimulus=lambda number: np.array(list("abcdefghijkl"))[number % 12], **ratings)
+    table["participant"] = [PEOPLE[number] for number in pd.factorize(table["clip"])[0]]
+    path = saved(table.drop(columns="label"), tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "--label stimulus", "--label joy", "--label fear")
+
+
+def test_codes_of_classes_called_id_are_the_label_or_asked_about(tmp_path: Path):
+    table = table_with(activity_id=lambda number: number % 3).drop(columns="label")
+    assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "activity_id"
+    table = table.assign(side=table["clip"].map(lambda clip: "lr"[int(clip[1:]) % 2]))
+    said = refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "--label activity_id (classify" in said and "--label side (classify" in said
+
+
+def test_an_error_about_classes_names_the_column_that_was_inferred(tmp_path: Path):
+    table = clips([*"a" * 20, "b", "b"])
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "the label is 'label' (by its name), and --label names another" in said
+    assert "and --label names another" not in refusal(tmp_path / "t.csv", "--label", "label")
+
+
+def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 8).drop(columns="label")
+    table["row_id"] = table["clip"] + "_" + table["frame"].astype(str)
+    said = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in said
+
+
+@pytest.mark.parametrize("options", [["--label", "left"], ["--label", "left", "--task", "regress"]])
+@pytest.mark.parametrize("kind", ["engines", "shuffled", "short", "recording", "rows", "rising rows"])
+def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_windows(
+    tmp_path: Path, options: list[str], kind: str
+):
+    """It once was to be empty or 'none', or was a mistake in each row."""
+    table = clips([0] * 40, lengths=(4, 9)) if kind == "short" else clips([0] * 8, lengths=(70, 95))
+    table = table.drop(columns="label")
+    table["left"] = table.groupby("clip")["f0"].transform("size") - table["frame"]
+    if kind == "short":
+        table["left"] += 0.3 * pd.factorize(table["clip"])[0]
+    if kind == "engines":  # with numbered columns, which a row per sequence has too
+        table = table.assign(**{f"f{number}": table["f0"] * number for number in range(2, 9)})
+    if kind == "shuffled":
+        table = table.sample(frac=1, random_state=0)
+    if kind == "rising rows":
+        table["left"] = range(len(table))
+    if kind in ("recording", "rows", "rising rows"):
+        table = table.drop(columns="clip").assign(frame=range(len(table)))
+    options = [*options, "--window", "20"] if kind == "recording" and "--task" not in options else options
+    without = "frame" if "rows" in kind else []
+    said = refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options)
+    path, flags = rewritten(said, tmp_path)
+    assert "--layout" not in said
+    plan, windows = planned(path, *flags), pd.read_csv(path).rename(columns={"step": "frame"}).groupby("window")
+    num_rows = plan.summary["max_steps"]
+    assert num_rows == (4 if kind == "short" else 30) and plan.workload.task == "regress"
+    assert plan.workload.preprocess.groups == ("clip" if "clip" in table else "none")
+    assert (windows.size() == num_rows).all() and (
+        windows["frame"].max() - windows["frame"].min() == num_rows - 1
+    ).all()
+    keys = ["clip", "frame"] if "clip" in table else ["frame"]
+    last = windows.tail(1).set_index(keys)["left"]
+    assert (last == table.set_index(keys)["left"][last.index]).all()
+
+
+def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
+    path = saved(
+        table_with(TransceiverClass="A", vessel=lambda number: number % 3).drop(columns="label"), tmp_path / "t.csv"
+    )
+    assert planned(path).workload.preprocess.columns.label == "vessel"
+    assert refusal(path, "--label", "TransceiverClass").endswith("--label names another; vessel can be one")

@@ -1,0 +1,142 @@
+"""Which columns are the ids of sequences and their groups: ids that restart, people, days."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests import refusals
+from tests.own_tables import (
+    LABELS,
+    chosen,
+    clips,
+    planned,
+    saved,
+    table_with,
+)
+
+
+def trials(order: str = "person", owner: str = "person") -> pd.DataFrame:
+    """Four people with twelve trials each, numbered from 1, with one clock."""
+    table = clips(["a", "b", "c"] * 16).assign(time=lambda table: table.index * 0.5)
+    number = table.pop("clip").str[1:].astype(int)
+    table = table.assign(trial=number % 12 + 1, person="p" + (number // 12).astype(str)).drop(columns="frame")
+    table = table.sample(frac=1, random_state=0) if order == "none" else table.sort_values(order, kind="stable")
+    return table.rename(columns={"person": owner})
+
+
+@pytest.mark.parametrize(
+    ("order", "owner"),
+    [("person", "person"), ("trial", "person"), ("none", "person"), ("none", "device"), ("person", "file")],
+)
+def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str):
+    table = trials(order, owner)
+    path = saved(table, tmp_path / "t.csv")
+    words = f"'trial' may count the sequences of each '{owner}'", "(before it: import pandas; table = pandas.read_csv("
+    said = refusals.question(lambda: planned(path), *words)
+    assert planned(path, "--sequence", "trial").summary["num_sequences"] == 12
+    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*) \(before it", said)
+    table[joined] = eval(code, {"table": table})  # noqa: S307
+    assert planned(saved(table, path)).summary["num_sequences"] == 48
+
+
+@pytest.mark.parametrize("owner", ["day", "date", "block", "volunteer"])
+def test_clips_that_are_counted_anew_are_a_question_whatever_counts_them(tmp_path: Path, owner: str):
+    """Clip k of each day always was the same gesture, so ten clips became one sequence without a word."""
+    table, number = clips(["a", "b", "c"] * 20), np.repeat(np.arange(60), 1)
+    number = pd.factorize(table["clip"])[0]
+    times = pd.Timestamp("2024-03-01") + pd.to_timedelta(number // 12, "D") + pd.to_timedelta(range(len(table)), "s")
+    owners = {"date": times.strftime("%Y-%m-%d"), "volunteer": 40 - number // 12}.get(owner, number // 12 + 1)
+    table = table.assign(clip=number % 12 + 1, time=times, **{owner: owners}).drop(columns="frame")
+    words = f"'clip' may count the sequences of each '{owner}'", "give --sequence clip if that is one sequence"
+    refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")), *words)
+
+
+def test_a_number_of_the_calendar_is_no_sequence(tmp_path: Path):
+    """Counts of each hour were to be learned as the days of the week."""
+    hours = pd.Series(pd.date_range("2024-03-01", periods=600, freq="h"))
+    table = pd.DataFrame(
+        {"stamp": hours, "Mdate": hours.dt.day, "Day": hours.dt.day_name(), "count": hours.dt.hour % 7}
+    )
+    path = saved(table, tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "is one series with", "--target count")
+
+
+def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
+    half = {"player": lambda number: pd.Series(number).groupby(number).cumcount() % 2}  # take turns
+    one = {"person": lambda number: np.where(np.arange(len(number)) == 1, 9, number // 3)}  # a mistake
+    days = {"day": lambda number: pd.Series(number).groupby(number).cumcount() // 3}
+    phases = {"phase_id": days["day"]}
+    for columns in (half, one, days, phases):
+        table = table_with(**columns)
+        table = table.sample(frac=1, random_state=0) if columns is phases else table
+        plan = planned(saved(table, tmp_path / "t.csv"))
+        assert plan.summary["num_sequences"] == 24 and chosen(plan)["groups"] == "none"
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        lambda number: [str(10**19 + each) for each in number.tolist()],
+        lambda number: [f"{'0' * (each % 2)}{each // 2 + 1}" for each in number.tolist()],  # 1, 01, 2, 02
+    ],
+)
+def test_ids_are_text(tmp_path: Path, ids: Any):
+    path = saved(table_with(clip=ids), tmp_path / "t.csv")
+    plan = planned(path)
+    assert chosen(plan)["sequence"] == "clip" and plan.summary["num_sequences"] == 24
+    for number in range(24):
+        folder = tmp_path / "files" / f"{LABELS[number]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        one = clips(["a"], seed=number).assign(person=ids(np.array([number // 2]))[0])
+        one[["f0", "f1", "person"]].to_csv(folder / f"{number}.csv", index=False)
+    plan = planned(tmp_path / "files")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 12
+
+
+def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(tmp_path: Path):
+    """Other sequences of the same value tell the label: split at random, the score would be one for known values."""
+    labels = ["ab"[number // 6 % 2] for number in range(60)]
+    table = clips(labels, num_features=2)
+    number = table["clip"].str[1:].astype(int)
+    for column, values, groups, words in (
+        ("pid", number // 6, "pid", "'label' follows it; each of its 10 values stays in one split"),
+        ("code", number // 6 % 2, "none", "no column is named"),  # a second name of the label
+        ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
+        ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
+    ):
+        (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
+        plan = planned(path, "--label", "label")
+        assert chosen(plan)["groups"] == groups, column
+        assert words in next(reason for key, _, reason in plan.choices if key == "groups"), column
+
+
+def test_of_several_ids_the_finest_is_the_sequence_and_people_are_the_groups(tmp_path: Path):
+    """As in MIMIC, whose patients have several stays."""
+    table = table_with(stay_id=lambda number: 900 + number, subject_id=lambda number: number // 3)
+    table = table.drop(columns="clip")[["subject_id", "stay_id", "frame", "f0", "f1", "label"]]
+    plan = planned(saved(table.assign(admission_id=table["stay_id"] // 2), tmp_path / "t.csv"))
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.features) == ("stay_id", ("f0", "f1"))
+    assert plan.workload.preprocess.groups == "subject_id"
+
+
+@pytest.mark.parametrize(("person", "step"), [("vp", "sample"), ("Subject", "Trial.Time"), ("subject", "trial")])
+def test_a_column_that_counts_the_rows_of_an_id_is_the_step_and_no_id(tmp_path: Path, person: str, step: str):
+    """Each trial is then a row of each person, as the samples of a record are, whatever its name says."""
+    table = table_with().rename(columns={"clip": person, "frame": step})
+    table[person] = pd.factorize(table[person])[0] + 100
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == (person, step, "label")
+    by_frame = table.sort_values([step, person]).rename(columns={person: "session", step: "nr"})
+    columns = planned(saved(by_frame, tmp_path / "t.csv")).workload.preprocess.columns  # all sessions at the same time
+    assert (columns.sequence, columns.step) == ("session", "nr")
+
+
+def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
+    table = table_with(age=lambda number: 40 + number).rename(columns={"clip": "subject#"})
+    table = table[["age", *table.columns.drop("age")]]
+    assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "subject#"
