@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.code_dependencies import Code, check_imports, fingerprint_code
-from tandem.devices.hardware import detect_hardware
+from tandem.devices.hardware import hardware_identity
 from tandem.files import code_file, hardware_file, params_file
 from tandem.runs import provenance
 
@@ -106,13 +106,11 @@ def restore() -> str:
 
 def dependencies() -> dict[Path, Any]:
     """The content of each file. Raises ValueError, before one is written, if params.yaml requests what is not here."""
-    machine = detect_hardware("auto")
+    machine = hardware_identity("auto")
     requested = validated(machine)
     contents: dict[Path, Any] = {}
     for device in requested["devices"]:
-        identity = machine if device == "auto" else detect_hardware(device)
-        # Without the number of visible GPUs: a training on one has the same bits and times beside others.
-        contents[hardware_file(device)] = {name: value for name, value in identity.items() if name != "count"}
+        identity = contents[hardware_file(device)] = machine if device == "auto" else hardware_identity(device)
         print(f"{device}: {identity['kind']}, {identity['name']}")
     code = Code()
     for name, workload in requested["workloads"].items():

@@ -85,7 +85,8 @@ class Kind(Device):
             )
         if "microsoft" in platform.release().lower():  # WSL's driver takes the machine's memory instead of failing
             free, total = self.memory_bytes()
-            self.cuda.set_per_process_memory_fraction(free / total, self.torch_device)
+            usable = free + self.cuda.memory_reserved(self.torch_device)  # by a seed that this process trained before
+            self.cuda.set_per_process_memory_fraction(min(1.0, usable / total), self.torch_device)
 
     def tags(self, hardware: dict[str, Any]) -> dict[str, str]:
         import torch

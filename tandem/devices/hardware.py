@@ -53,6 +53,13 @@ def detect_hardware(requested: str) -> dict[str, Any]:
     raise AssertionError("a CPU is always available")
 
 
+def hardware_identity(requested: str) -> dict[str, Any]:
+    """What results depend on: `detect_hardware` without the number of visible GPUs, since a training on one has the
+    same bits and times beside others.
+    """
+    return {name: value for name, value in detect_hardware(requested).items() if name != "count"}
+
+
 def driver_text(hardware: dict[str, Any]) -> str:
     """`driver 570.1`, for messages; NVML may not say which."""
     return f"driver {hardware['driver'] or '(unknown)'}"

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tandem import files
-from tandem.devices.hardware import detect_hardware
+from tandem.devices.hardware import hardware_identity
 from tandem.devices.memory import is_out_of_memory
 from tandem.files import ROOT, STATE, relative
 from tandem.params.parsing import differing_names, flatten
@@ -75,7 +75,7 @@ class Checkpoint:
             inputs = {**inputs, "stage": context.stage}
         if context.num_workers == 1 or context.block.train.scaling != "strong":
             return cls.of(context.workload, context.requested, inputs)
-        return cls.of(context.workload, context.kind, {**inputs, "hardware": detect_hardware(context.kind)})
+        return cls.of(context.workload, context.kind, {**inputs, "hardware": hardware_identity(context.kind)})
 
     @property
     def previous(self) -> Path:

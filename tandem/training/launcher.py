@@ -42,7 +42,6 @@ def launch(workload: str, device: str, seed: str) -> int:
         )
     logging.disable(logging.CRITICAL)  # torch's launcher prints a page; the messages below are one sentence
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each worker sets its own number of threads
-    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")  # torch 2.15's new one says its errors in other words
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds for the other workers to notice an end
     command = [
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
@@ -95,7 +94,10 @@ def launch(workload: str, device: str, seed: str) -> int:
 
 
 def rendezvous_options() -> list[str]:
-    """torchrun's options for the rendezvous: only this machine, or the address in torchrun's variables."""
+    """torchrun's options for the rendezvous: only this machine, or the address in torchrun's variables. Sets the
+    variables of the workers' collectives.
+    """
+    os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")  # torch 2.15's new nccl backend says errors in other words
     if num_nodes() > 1:
         return ["--max-restarts", os.environ.get("PET_MAX_RESTARTS", str(MAX_RESTARTS))]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
