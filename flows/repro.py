@@ -29,9 +29,8 @@ from flows.processes import StageEvent, counts, output_of
 from flows.ui import running_servers
 from tandem import files
 from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
-from tandem.messages import more_seeds
+from tandem.messages import more_seeds, nearest
 from tandem.params.loading import load_params
-from tandem.params.parsing import nearest
 from tandem.params.reading import read_yaml
 
 LOG = files.STATE / "logs/repro.log"

@@ -20,9 +20,9 @@ from stages import compare
 from tandem import code_dependencies, files
 from tandem.comparing import published
 from tandem.devices.names import kind_of
+from tandem.messages import one_line
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
-from tandem.params.parsing import one_line
 from tandem.stage import LAST_ERROR
 from tandem.tracking import run_dir
 from tandem.training import auto, checkpoint

@@ -23,8 +23,8 @@ from tandem.devices.graphs import with_line
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import KINDS
+from tandem.messages import one_line
 from tandem.params.loading import load_workload
-from tandem.params.parsing import one_line
 from tandem.training.executor import Executor, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message

@@ -18,8 +18,8 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 
 from tandem.devices.hardware import detect_hardware, num_nodes
 from tandem.devices.names import split_device
+from tandem.messages import one_line
 from tandem.params.loading import load_workload
-from tandem.params.parsing import one_line
 from tandem.stop_signals import Forwarding
 from tandem.training.context import require_usable_workers
 from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS

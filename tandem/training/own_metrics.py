@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from tandem.files import raw_dir
-from tandem.params.parsing import nearest
+from tandem.messages import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
 from tandem.tasks.groups import Groups

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tandem.devices.names import is_accelerator, kind_of
-from tandem.params.parsing import one_line
+from tandem.messages import one_line
 from tandem.params.schema import Train
 
 # Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and

@@ -25,8 +25,8 @@ from ruamel.yaml import YAML
 from tandem.data import source_module
 from tandem.data.splits import SPLITS
 from tandem.files import ROOT
+from tandem.messages import one_line
 from tandem.params.loading import parse_params
-from tandem.params.parsing import one_line
 from tandem.params.reading import read_yaml
 from tandem.params.schema import Params, Split
 from tests.data import test_sequences, test_series
