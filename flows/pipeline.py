@@ -203,7 +203,7 @@ class StageRuns:
             self.end(Completed())
         elif event.outcome == "failed":
             self.failure = self.failure or event.reason  # DVC's own error comes last and says only which stage failed
-            if event.ended_by == "SIGINT":
+            if event.is_interrupted:
                 self.end(Cancelled(message=f"interrupted; {RESUME}"))
             else:
                 self.end((Crashed if event.ended_by else Failed)(message=event.message))

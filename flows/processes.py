@@ -53,6 +53,10 @@ class StageEvent:
     ended_by: str = ""  # the signal that ended it, such as SIGKILL
 
     @property
+    def is_interrupted(self) -> bool:
+        return self.ended_by == "SIGINT"
+
+    @property
     def reason(self) -> str:
         return f"{self.stage}: {self.message}" if self.stage else self.message
 

@@ -76,11 +76,12 @@ def main(options: Namespace) -> Result:
     of_dvc = {0: DONE, dvc_run.DVC_INTERRUPTED: INTERRUPTED, dvc_run.DVC_REFUSED_ARGUMENTS: NO_ANSWER}
     status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
-    failures = [event.reason for event in events if event.outcome == "failed"]
+    failed = [event for event in events if event.outcome == "failed"]
+    failures = [event.reason for event in failed]
     rows, table = results(workloads) if status == DONE else ([], [])
     if rows and "compare" not in stages and any("@" in word for word in options.more):
         table.append("  these are the results of the last `compare`; `tandem repro` compares again")
-    if failures and failures[0].endswith(": interrupted"):
+    if failed and failed[0].is_interrupted:
         status = INTERRUPTED
     document = {
         "seconds": seconds,
@@ -265,8 +266,8 @@ class StageLines:
                 print(f"\n{event.stage}", flush=True)
             elif event.outcome != "unchanged" and event.stage:
                 message = self.newest if event.outcome == "ran" else event.outcome
-                if event.message == "interrupted":
-                    message = event.message
+                if event.is_interrupted:
+                    message = "interrupted"
                 if not message.startswith(NOTHING):
                     self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(message)}")
                 self.stage = ""

@@ -41,6 +41,8 @@ def main(*arguments):
         time.sleep(0.1)
         if (root / "go").exists():
             break
+    if "signal" in behave:
+        os.kill(os.getpid(), behave["signal"])
     if "fail" in behave:
         raise ValueError(behave["fail"])
     if "bug" in behave:

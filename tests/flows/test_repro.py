@@ -77,6 +77,17 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
 
 
+def test_a_stage_is_interrupted_if_a_signal_ended_it_not_if_its_error_says_so(project: Project) -> None:
+    for train, status, outcome, ending in (
+        ({"signal": signal.SIGINT}, 130, "interrupted", "Stopped"),
+        ({"fail": "the download: interrupted"}, 1, "failed", "Failed"),
+    ):
+        project.behave(train=train)
+        result = project.run("-m", "tandem.cli", "repro", "--force")
+        assert result.returncode == status and f"\n{ending} after " in result.stdout, result.stdout
+        assert re.search(rf"^train@sign-auto .* s  {outcome}$", result.stdout, re.MULTILINE), result.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.case(25)
 def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: int, saw: Callable[[str], None]) -> None:
