@@ -21,7 +21,6 @@ has ended (tandem/stop_signals.py).
 
 import logging
 import os
-import re
 import shlex
 import sys
 import time
@@ -46,6 +45,7 @@ from flows.plan import RunPlan, make_plan
 from flows.processes import Outcome, StageEvent, event_in
 from tandem.command import CommandError
 from tandem.messages import without_password
+from tandem.runs.terminal import EPOCH_LINE
 from tandem.stage import STAGES
 from tandem.stop_signals import stop_when_ended
 
@@ -186,7 +186,7 @@ class StageRuns:
             return
         if not line:
             return
-        if match := re.match(r"(?:seed \d+, )?epoch (\d+)/(\d+): ", line):
+        if match := EPOCH_LINE.match(line):
             self.progress = 100 * int(match[1]) / int(match[2]), line
         prefix = line.partition(":")[0].lower()
         is_error = prefix in ("error", "traceback (most recent call last)")

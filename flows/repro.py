@@ -32,6 +32,7 @@ from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongAr
 from tandem.messages import more_seeds, nearest
 from tandem.params.loading import load_params
 from tandem.params.reading import read_yaml
+from tandem.runs.terminal import EPOCH_LINE, FIT_LINE
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
@@ -39,9 +40,7 @@ PRINTED_BY_DVC = {"--verbose", "-v", "--quiet", "-q", "--dry", "--interactive", 
 IN_TERMINAL = ("workload", "device", "test score", "measured", "seconds per epoch")  # columns of compare.md
 NEED_NO_DEVICE = {"--single-item", "-s"}  # arguments without which the stage `hardware` runs
 SECONDS_BETWEEN_LOOKS = 0.2
-# How lines begin that are shown at once: those of a long stage (tandem/runs/terminal.py), and what a user must know.
-PROGRESS = r"(seed \d+, )?epoch |[\d,]+ of [\d,]+ "
-NOTICES = "warning|stopping|interrupted|out of memory"
+NOTICES = re.compile("warning|stopping|interrupted|out of memory", re.IGNORECASE)  # begin lines that a user must see
 NOTHING = "nothing to do: "  # begins the line of a stage that has nothing to do here; only the log shows it
 MAX_LETTERS = 72  # of what a stage said last; the log has all of it
 
@@ -245,7 +244,7 @@ class StageLines:
 
     def read(self) -> None:
         """Read the new lines of the log, and show those that must be shown at once."""
-        pattern = NOTICES if self.terminal.isatty() else f"{NOTICES}|{PROGRESS}"
+        shown = (NOTICES,) if self.terminal.isatty() else (NOTICES, EPOCH_LINE, FIT_LINE)
         while True:
             position = self.lines.tell()
             line = self.lines.readline()
@@ -254,7 +253,7 @@ class StageLines:
                 return
             if (text := line.strip()) not in ("", self.stage):
                 self.newest = text
-                if re.match(pattern, text.lower()):
+                if any(pattern.match(text) for pattern in shown):
                     self.write(f"{self.stage}: {text}" if self.stage else text)
 
     def on_event(self, event: StageEvent) -> None:

@@ -14,6 +14,7 @@ from tandem.devices.device import Device
 from tandem.devices.names import kind_of
 from tandem.machine import rates
 from tandem.runs.quantities import timing_row
+from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, choose_data_location
@@ -124,6 +125,18 @@ def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: 
     epoch = unclipped.train_epoch()
     assert epoch.scalars == {"threads": 1.0} and timing_row(epoch, 50, 1)["gradient_norm"] is None
     assert "train.max_grad_norm is 0" in unclipped.missing_reasons["gradient_norm"]
+
+
+def test_the_lines_that_the_flows_look_for_are_those_that_a_training_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    progress = Progress("tiny", 4, 0, prefix="seed 3, ")
+    progress.show(new_trainer("cpu", "device", tmp_path).train_epoch(), "accuracy", 50)
+    match = EPOCH_LINE.match(capsys.readouterr().out)
+    assert match and match.groups() == ("1", "4")
+    progress.printed_at -= 60.0
+    progress.show_fit(1, 1_000, "trees")
+    assert FIT_LINE.match(capsys.readouterr().out)
 
 
 def test_tf32_on_a_cpu_is_computed_and_recorded_as_fp32(tmp_path: Path):
