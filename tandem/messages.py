@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
+NUM_MORE_SEEDS = 4  # beside the first, 0, for a spread of the scores
+SEEDS_OPTION = f"-S 'seeds=[{','.join(map(str, range(1 + NUM_MORE_SEEDS)))}]'"
 
 
 def one_line(text: object) -> str:
@@ -55,7 +57,7 @@ def more_seeds(workloads: Iterable[str] = (), devices: Iterable[str] = ()) -> st
     DVC's `compare`, which alone writes results/scores.json, depends on all workloads. For some of them, the command
     names every stage.
     """
-    command = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
+    command = f"dvc exp run {SEEDS_OPTION}"
     devices, stages = list(devices), []
     for workload in workloads:
         stages += [f"preprocess@{workload}", f"baseline@{workload}"]

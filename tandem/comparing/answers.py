@@ -8,9 +8,9 @@ from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, Comparison
 from tandem.comparing.verdicts import STATUS
 from tandem.devices.names import is_accelerator
-from tandem.messages import joined
+from tandem.messages import SEEDS_OPTION, joined
 
-BOTH_DEVICES = "`dvc exp run -S 'devices=[cpu,cuda]' -S 'seeds=[0,1,2,3,4]'`"
+BOTH_DEVICES = f"`dvc exp run -S 'devices=[cpu,cuda]' {SEEDS_OPTION}`"
 # Verdicts on published results, of several workloads and of one.
 REPEATED = {
     "bit-equal": ("repeat the published results bit for bit", "repeats the published result bit for bit"),

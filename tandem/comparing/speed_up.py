@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tandem.messages import MORE_SEEDS
+from tandem.messages import MORE_SEEDS, NUM_MORE_SEEDS
 
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
-MORE_PAIRS = f"{MORE_SEEDS} runs 5"
+MORE_PAIRS = f"{MORE_SEEDS} runs {1 + NUM_MORE_SEEDS}"
 
 
 @dataclass(frozen=True)

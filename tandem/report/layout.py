@@ -11,6 +11,7 @@ from typing import Any
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
 from tandem.devices.names import is_accelerator
+from tandem.messages import NUM_MORE_SEEDS
 from tandem.report.text import score_text, seconds, words
 
 NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
@@ -130,12 +131,12 @@ def baseline(side: Side) -> Cell:
 
 
 def seconds_of_more_seeds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return from rows of compare.json the seconds of four more seeds, one after the other; None if there are several
+    """Return from rows of compare.json the seconds of NUM_MORE_SEEDS, one after the other; None if there are several
     seeds already. On a CPU with several cores it takes less.
     """
     if any(len(row["seeds"]) > 1 for row in rows):
         return None
-    return 4 * sum(row["train_seconds"] or 0.0 for row in rows)
+    return NUM_MORE_SEEDS * sum(row["train_seconds"] or 0.0 for row in rows)
 
 
 def score_table(sides: Sequence[Side]) -> list[str]:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from tandem import files
 from tandem.comparing.answers import answers
 from tandem.comparing.comparison import PUBLISHED, Comparison, Side
+from tandem.messages import MORE_SEEDS
 from tandem.report import charts, drawing, layout
 from tandem.report.outcomes import outcomes
 from tandem.report.text import number, words
@@ -69,6 +70,7 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
             pages=pages,
             outdated=outdated,
             alone=alone,
+            more_seeds=MORE_SEEDS,
             seconds_of_more_seeds=layout.seconds_of_more_seeds([side.row for side in local]),
             has_verdicts=any(page["verdict"] for page in pages),
             answers=answers(comparisons),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from tandem.messages import more_seeds
+from tandem.messages import NUM_MORE_SEEDS, more_seeds
 from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
@@ -96,7 +96,7 @@ def write_description(client: Any, run_id: str) -> None:
         seconds = data.metrics.get(RUN_METRICS["train_seconds"])
         if seconds and "seeds" not in tags and PARENT_TAG not in tags:
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
-            more_seconds = max(4 * seconds, 1)
+            more_seconds = max(NUM_MORE_SEEDS * seconds, 1)
             remarks.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
