@@ -37,7 +37,7 @@ from dvc.ui import ui
 
 from flows.damaged_files import with_damaged_file
 from flows.processes import Outcome, StageEvent
-from tandem.stage import LAST_ERROR
+from tandem.files import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID
 
 logger = logging.getLogger("dvc")
@@ -185,7 +185,7 @@ def signal_in(message: str) -> str:
 def last_error(stage: str) -> str:
     """The reason that the stage wrote to `.tandem/last_error.json`. DVC itself knows only the exit status."""
     try:
-        entry = json.loads(Path(LAST_ERROR).read_text(encoding="utf-8"))
+        entry = json.loads(LAST_ERROR.read_text(encoding="utf-8"))
         return str(entry["message"]) if (entry["stage"], entry["run"]) == (stage, os.environ.get("TANDEM_RUN")) else ""
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""

@@ -12,6 +12,7 @@ import atexit
 import gc
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_ended
@@ -32,9 +33,6 @@ FAILED_KERNEL = ("device-side assert", "illegal memory access", "unspecified lau
 NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
 # Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
 RECORDED = ("train", "evaluate")
-# The project (files.REAL_ROOT), not the copy in which `dvc exp run --temp` works.
-REAL_ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAST_ERROR = os.path.join(REAL_ROOT, ".tandem", "last_error.json")
 
 
 def main(argv: list[str]) -> int:
@@ -154,13 +152,14 @@ def keep_traceback(error: Exception) -> str:
     """Write the traceback to a file. Returns the end of a sentence that names it; empty if it cannot be written."""
     import traceback
 
-    path = os.path.join(REAL_ROOT, ".tandem", "last_traceback.txt")
+    from tandem.files import REAL_ROOT, STATE
+
+    path = STATE / "last_traceback.txt"
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(traceback.format_exception(error))
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     except OSError:
         return ""
-    return f"; {os.path.relpath(path, REAL_ROOT)} has the traceback"
+    return f"; {path.relative_to(REAL_ROOT)} has the traceback"
 
 
 def fail(name: str, message: str, status: int = 1) -> int:
@@ -176,16 +175,12 @@ def record_error(name: str, message: str) -> None:
     """Write the reason where flows/dvc_run.py reads it. Never raises, because the stage has already failed."""
     import json
 
+    from tandem.files import LAST_ERROR, write_text
+
     # `run` distinguishes errors of this `make repro` or flow from older ones.
     entry = {"stage": name, "message": message, "run": os.environ.get("TANDEM_RUN")}
-    try:
-        os.makedirs(os.path.dirname(LAST_ERROR), exist_ok=True)
-        temporary = f"{LAST_ERROR}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(entry, file)
-        os.replace(temporary, LAST_ERROR)
-    except OSError:
-        pass
+    with suppress(OSError):
+        write_text(LAST_ERROR, json.dumps(entry), is_durable=False)
 
 
 def exit_at_once(ending: list[int]) -> None:

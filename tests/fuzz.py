@@ -23,7 +23,6 @@ from tandem.devices.names import kind_of
 from tandem.messages import one_line
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
-from tandem.stage import LAST_ERROR
 from tandem.tracking import run_dir
 from tandem.training import auto, checkpoint
 from tandem.training.context import RunContext
@@ -98,7 +97,7 @@ READERS: dict[Path, Callable[[], object]] = {
     auto.choices_file(): use_cache,
     code_dependencies.CACHE: fingerprints,
     ui.STATE_FILE: state_of_servers,
-    Path(LAST_ERROR): lambda: dvc_run.last_error("train@x"),
+    files.LAST_ERROR: lambda: dvc_run.last_error("train@x"),
     files.compare_dir() / "compare.json": repro.results,
     files.compare_dir() / "compare.md": repro.results,
     RUN_DIR / "in_mlflow.json": lambda: run_dir.read_publication(RUN_DIR),
@@ -119,7 +118,7 @@ def make_what_is_missing() -> None:
     gains = [[1, 1.0], [2, 1.5]]
     auto.store_choice("0123456789abcdef", auto.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(ui.STATE_FILE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
-    files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
+    files.write_json(files.LAST_ERROR, {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(RUN_DIR / "in_mlflow.json", {"run_id": "a" * 32, "experiment_id": "1"})
     code_dependencies.CACHE.unlink(missing_ok=True)
     fingerprints()
