@@ -41,6 +41,7 @@ from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
+from tandem.training.execution import EAGERLY
 from tandem.training.executor import OutOfMemory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
@@ -161,7 +162,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     notes |= trainer.sentences
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
     if reason := trainer.why_no_graph:
-        print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
+        print(f"{EAGERLY}: {reason}", flush=True)
     find_bottleneck(trainer, record, auto_seconds)
     record.summary_lines |= notes
 

@@ -37,6 +37,7 @@ from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
 from tandem.tracking.headline import FITTED_TAG, NO_VRAM_TAG
 from tandem.tracking.run_dir import GROUP_TAG, RunDir
 from tandem.training.context import RunContext
+from tandem.training.execution import EAGERLY
 from tandem.training.trainer import Trainer, snapshot
 
 MLFLOW_RECORD = "mlflow.json"
@@ -168,7 +169,7 @@ def closing_lines(
     if trainer.executor.fallbacks:
         lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
     if reason := trainer.why_no_graph:
-        lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
+        lines["step"] = f"{EAGERLY}: {reason}"
     return lines
 
 

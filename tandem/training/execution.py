@@ -24,6 +24,7 @@ from tandem.models import kernels
 from tandem.params.schema import NumThreads, Train
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+EAGERLY = "steps are taken eagerly instead of captured as a CUDA graph"
 RECOMPUTING = "recomputing activations resets the random state, which cannot be captured"
 
 
@@ -191,7 +192,7 @@ def without_graph(now: Execution, failed_capture: str = "") -> tuple[Execution, 
     reason, sentence = "memory ran out", "the CUDA graph of the step is freed, and the next steps are eager"
     if failed_capture:
         reason = f"the capture failed: {failed_capture}"
-        sentence = "the step is taken eagerly instead of captured as a CUDA graph"
+        sentence = EAGERLY
     return replace(now, step="eager", why_no_graph=reason, gave_up_graph=True), sentence
 
 

@@ -30,7 +30,7 @@ from tandem.devices.device import Device
 from tandem.devices.graphs import CaptureFailed
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.training.batches import Batch, Split
-from tandem.training.execution import ON_CPU, Execution, cheaper, merged, without_graph
+from tandem.training.execution import EAGERLY, ON_CPU, Execution, cheaper, merged, without_graph
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
@@ -178,7 +178,7 @@ class Executor:
         else:
             self.use(eager)
             if self.may_fall_back:
-                print(f"steps are taken eagerly instead of captured as a CUDA graph: {error}", flush=True)
+                print(f"{EAGERLY}: {error}", flush=True)
 
     def add_fallback(self, done: str) -> None:
         """Record and print a fallback."""

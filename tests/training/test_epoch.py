@@ -17,7 +17,7 @@ from tandem.params import schema
 from tandem.params.schema import Augment
 from tandem.training import graph_steps
 from tandem.training.batches import Split
-from tandem.training.execution import choose_step, without_graph
+from tandem.training.execution import EAGERLY, choose_step, without_graph
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.optimizer import learning_rates
 from tandem.training.trainer import Trainer
@@ -156,8 +156,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     other.executor.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
     let_go, reason = "the CUDA graph of the step is freed, and the next steps are eager", "CUDA out of memory. Planted"
-    given_up = "the step is taken eagerly instead of captured as a CUDA graph"
-    assert other.executor.fallbacks == [let_go if has_captured else given_up]
+    assert other.executor.fallbacks == [let_go if has_captured else EAGERLY]
     assert other.execution.step == "eager"
     assert other.execution.why_no_graph == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
