@@ -293,7 +293,7 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
         num_parts, workers = 2 * trainer.execution.grad_accum_steps, trainer.workers
         if workers.count == 1 or num_parts * workers.count > trainer.settings.batch_size:
             raise
-        print(f"worker {workers.rank}: {error}".partition(" and no fallback")[0], file=sys.stderr, flush=True)
+        print(f"worker {workers.rank}: out of memory ({error.failed})", file=sys.stderr, flush=True)
         raise SystemExit(OUT_OF_MEMORY_STATUS) from None
 
 

@@ -42,7 +42,7 @@ class OutOfMemory(ValueError, MemoryError):
     """No fallback is left. The message says what failed, which fallbacks were taken, and what the user can do."""
 
     def __init__(self, failed: str, fallbacks: Sequence[str], advice: Sequence[str]) -> None:
-        self.fallbacks = list(fallbacks)
+        self.failed = failed
         tried = f"after these fallbacks: {', '.join(fallbacks)}" if fallbacks else "and no fallback is possible here"
         super().__init__(f"out of memory ({failed}) {tried}; next, {', then '.join(advice)}")
 

@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,18 +208,21 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
 
     def work(workers: Workers) -> Any:
         model = replace(load_params().blocks["pen"].train.model, **large)
-        trainer, held = joined(workers, "pen", model=model), []
+        trainer, held, output = joined(workers, "pen", model=model), [], io.StringIO()
+        trainer.executor.fallbacks.append("the data is streamed")
         try:
-            with lost_workers_noticed(), stop_on_out_of_memory(trainer):
+            with redirect_stderr(output), lost_workers_noticed(), stop_on_out_of_memory(trainer):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
                     held += freed_before()
                 trainer.train_epoch()
         except SystemExit as ended:
-            return ended.code
+            return {ended.code: output.getvalue()}
 
-    assert together(work, 2, tmp_path) == [LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS]
+    first, other = together(work, 2, tmp_path)
+    assert list(first) == [LOST_WORKER_STATUS]
+    assert re.fullmatch(r"worker 1: out of memory \(.*allocate.*\)\n", other[OUT_OF_MEMORY_STATUS])  # no advice
 
 
 def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
