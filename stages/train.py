@@ -83,6 +83,7 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
                 recorder = Recorder(context, trainer, record, inputs, checkpoint, run_dir, interruption)
                 with recorder.recording():
                     trainer.train_epochs(recorder.record_epoch)
+                workers.close()  # the other workers leave their process group now, and do not wait for the results
             write_results(context, trainer, record, inputs.values, run_dir)
 
 

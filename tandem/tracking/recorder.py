@@ -67,7 +67,6 @@ class Recorder:
         self.progress.close()
         self.add_readings()  # with the sampler's last reading
         cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds_before
-        workers.close()
         self.record.at_end = entries_at_end(self.trainer, self.record, cpu_seconds)
         self.save_last()
 
