@@ -12,7 +12,6 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
 Exit status: 0 done, 1 a stage failed.
 """
 
-import json
 import os
 import re
 import shlex
@@ -146,7 +145,7 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
 
     folder = files.compare_dir()
     try:
-        compared = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+        compared = files.read_json(folder / "compare.json")
         selected = workloads or [*dict.fromkeys(row["workload"] for row in compared["rows"])]
         rows = [row for row in compared["rows"] if row["workload"] in selected]
         short = {name: verdicts for name, verdicts in compared["short_verdicts"].items() if name in selected}
@@ -163,7 +162,7 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
             lines.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
         table = table_of((folder / "compare.md").read_text(encoding="utf-8"), selected)
         return rows, [*table, "", *(f"  {line}" for line in dict.fromkeys(lines))]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError):  # missing or damaged
         return [], [f"no results in {files.relative(folder)}"]
 
 

@@ -108,7 +108,7 @@ READERS: dict[Path, Callable[[], object]] = {
 # Only an edit by hand gives a value in these another type.
 TYPES_KEPT = (
     PACKED / "plan.json", PREPARED / "summary.json", TRAINED / "model.json", files.hardware_file("cpu"),
-    files.params_file("train", "tiny"), files.ROOT / "docs/published.json",
+    files.params_file("train", "tiny"), files.ROOT / "docs/published.json", files.compare_dir() / "compare.json",
 )  # fmt: skip
 
 

@@ -6,9 +6,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from flows import repro
+from tandem import files
 from tests.projects import wait_for
 from tests.served import STAGE_SECONDS, Project, make_project
 
@@ -75,6 +78,20 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     assert "error: no such device" not in result.stdout
     assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
     assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
+
+
+def test_damaged_results_are_absent_and_a_mistake_of_tandem_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    path = files.compare_dir() / "compare.json"
+    path.parent.mkdir(parents=True)
+    assert repro.results() == ([], ["no results in results/compare"])
+    for content in ("", "null", "{}", "[" * 5000, '{"rows": [{}]}'):
+        path.write_text(content)
+        assert repro.results() == ([], ["no results in results/compare"])
+    row = {"workload": "sign", "seeds": [0], "train_seconds": "ten"}
+    files.write_json(path, {"rows": [row], "short_verdicts": {}, "outdated": []})
+    with pytest.raises(TypeError):
+        repro.results()
 
 
 def test_a_stage_is_interrupted_if_a_signal_ended_it_not_if_its_error_says_so(project: Project) -> None:
