@@ -119,7 +119,8 @@ def opened(
             yield checkpoint, state, run_dir
     write_mlflow_record(context, run_dir)
     if "DVC_STAGE" in os.environ:
-        checkpoint.mark_ended(context.measured_dir.parent)  # the DVC output with the folders of all seeds
+        output = context.measured_dir.parent  # with the folders of all seeds
+        checkpoint.mark_ended(None if context.is_replicate else output)
     else:
         checkpoint.remove()
 

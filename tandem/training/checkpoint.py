@@ -11,15 +11,16 @@ workers may change (`of_training`).
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
-    <device>-<digest>-<seed>.ended          exists when the training has ended; contains the md5 of its measured output
+    <device>-<digest>-<seed>.ended          exists when the training has ended; contains the md5 of its measured output,
+                                            or says that its checkpoints are kept
     <device>-<digest>-<seed>.lock           names the process that trains; it stays
 
 When dvc.lock contains that md5, DVC has stored the result and the files are removed, by the next training (`prune`) or
 by `evaluate`. The md5 is that of the output train/measured, whose times differ in every training; train/result may be
 equal in two trainings.
 
-A replicate's checkpoints are never removed this way: seeds.json is added to its output after they are marked, so their
-md5 is never in dvc.lock. A later `replicate` with more seeds writes the results of the earlier seeds from them.
+A replicate's checkpoints are kept: a later `replicate` with more seeds writes the results of the earlier seeds from
+them.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a
@@ -165,9 +166,11 @@ class Checkpoint:
                     by_time.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(by_time)]
 
-    def mark_ended(self, measured: Path) -> None:
-        """Mark the training as ended. `measured` is the output with its times, which DVC may not have stored yet."""
-        files.write_text(self.ended_file, files.dvc_md5(measured))
+    def mark_ended(self, measured: Path | None) -> None:
+        """Mark the training as ended. `measured` is the output with its times, which DVC may not have stored yet; None
+        keeps the checkpoints.
+        """
+        files.write_text(self.ended_file, files.dvc_md5(measured) if measured else "kept")
 
     def remove(self) -> None:
         """Remove the files of this training, `ended_file` last: if this is killed, `prune` finds it and repeats it."""

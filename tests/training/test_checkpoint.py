@@ -237,6 +237,9 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
     value, message = loaded(checkpoint)
     saw(message.replace(f"{tmp_path}/", ""))
     assert value == 2.0
+    replicate = Checkpoint(tmp_path / "cpu-2-1.pt", {})
+    replicate.save(weights(3.0))
+    replicate.mark_ended(None)
     # As DVC 3 computes it: tests/flows/test_pipeline.py compares with a real dvc.lock.
     (tmp_path / "dvc.lock").write_text(f"md5: {files.dvc_md5(measured)}.dir\n")
     for num_removed in range(1, 3):  # killed after so many files; what was left by that was left for good
@@ -248,7 +251,8 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
         process.join()
         assert process.exitcode == -signal.SIGKILL
         checkpoint.prune()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.lock", "measured"]
+        kept = ["cpu-2-1.ended", "cpu-2-1.pt"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [*kept, "dvc.lock", "measured"]
 
 
 def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> None:
