@@ -35,7 +35,7 @@ class Driver(Protocol):
 
 
 class Device:
-    is_accelerator = False  # whether its memory is its own, and calls return before it has done their work
+    is_accelerator = False  # whether it has memory of its own, and calls return before their work is done
     collectives = backend = "gloo"  # the library that sums the gradients of several workers, and torch's words for it
     driver: Driver | None = None
     # Why there is no value: of what a driver measures, of the energy, of a CUDA graph.

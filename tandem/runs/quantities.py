@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Quantity(NamedTuple):
     name: str  # in timing.json, and in timings.csv if each epoch has it and MLflow has a name for it
     unit: str  # shown after a value; the label of samples_per_second has it
-    # How the run's value follows from the epochs'. `median`: of those after warm-up. `max`, `mean`, `sum`: of all.
-    # `only epochs`: the run has none of this name. `only the run`: epochs have none; `summarize` below, or record.py,
-    # computes it.
+    # How the run's value is computed from those of the epochs: `median` of the epochs after warm-up; `max`, `mean` or
+    # `sum` of all. `only epochs`: the run has no value, such as validation_seconds. `only the run`: epochs have none,
+    # such as train_seconds, and `summarize` below or record.py computes it.
     reduce: str
     metric: str = ""  # MLflow's name; that of the run ends in `reduce` if epochs have one too
     recorded_in: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json

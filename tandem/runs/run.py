@@ -111,8 +111,8 @@ class Run:
 
     @property
     def tracking(self) -> dict[str, str]:
-        """The ids of its MLflow run, for links: of the one with its evaluation, which with other settings than those of
-        the training is not that of the training.
+        """The ids of the MLflow run that has its evaluation, for links. If `evaluate` has other settings than the
+        training recorded, that is not the run of the training.
         """
         try:
             ids: dict[str, str] = files.parse_json(*self.read(files.IN_MLFLOW))

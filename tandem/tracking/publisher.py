@@ -54,7 +54,7 @@ class Publication:
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
         self.published: tuple[dict[str, int], bool] | None = None  # of the files that are published
-        self.retry_at = 0.0  # after a failure
+        self.has_failed, self.retry_at = False, 0.0  # of the last attempt, and the time of the next one
         self.info: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
@@ -324,15 +324,17 @@ def publish_until_idle(dvc_process: Any) -> None:
         publications = {folder: publications.get(folder) or Publication(folder, client) for folder in folders if client}
         for publication in publications.values():
             if publication.has_news() and time.monotonic() > publication.retry_at:
-                if problem := publication.publish():
+                problem = publication.publish()
+                publication.has_failed = bool(problem)
+                if problem:
                     print(sentence(problem), flush=True)
+                    publication.retry_at = time.monotonic() + RETRY_SECONDS
                     with suppress(Exception):  # the next attempt reports it
                         make_tables()  # the store's file may have been removed
-                publication.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
-        # What is still here and has a time for its next attempt has failed: what was published is gone by then.
-        has_tried_all = all(publication.retry_at for publication in publications.values())
-        if is_idle and not has_writer and has_tried_all:
+        # A published directory has been removed. So those that are still here have failed, or were not tried yet.
+        have_all_failed = all(publication.has_failed for publication in publications.values())
+        if is_idle and not has_writer and have_all_failed:
             return
         time.sleep(POLL_SECONDS)
 

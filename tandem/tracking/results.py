@@ -258,8 +258,8 @@ def key_of_evaluation(context: RunContext, trained: Run) -> str:
 
 
 def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
-    """Return the settings of `evaluate` in which the evaluation differs from the record of the training. Metrics of the
-    workload's own change no other result, so they are added to the same run.
+    """Return the settings of `evaluate` that are not those that the training recorded. Metrics of the workload's own
+    change no other result, so they are added to the same run.
     """
     recorded, settings = (
         recorded_parameters({"evaluate": literal(evaluate)})

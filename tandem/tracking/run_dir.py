@@ -2,7 +2,8 @@
 
 The stages write it. The publisher (publisher.py), a process of its own, publishes it and removes it when the stage has
 ended. It is outside every DVC output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow
-nor a server. Only at its end does a stage wait for the store, at most WAIT_SECONDS. Imports neither mlflow nor torch.
+nor a server. A stage waits for the store 0.1 s at its start and WAIT_SECONDS at its end, at most. Imports neither
+mlflow nor torch.
 
     run.json                the MLflow run: experiment, name, parameters, tags, dataset, machine, parent, started_ms
     artifacts/history.csv   the losses of the epochs that a checkpoint contains (publisher.py says why only those)

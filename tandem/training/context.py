@@ -133,7 +133,7 @@ class RunContext:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         if self.is_replicate and not device.is_accelerator:
             return "host"  # the memory-mapped file, which the processes of all seeds share
-        free_cache(device)  # a driver does not count it as free, and the seed before may have trained in this process
+        free_cache(device)  # torch may still cache memory of another seed, which the driver does not count as free
         needed_bytes = sum(self.plan["bytes"].values())
         requested, name = self.plan["data_location"], self.hardware["name"]
         return choose_data_location(requested, needed_bytes, device.memory_bytes()[0], name)

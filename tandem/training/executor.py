@@ -13,9 +13,13 @@ fallbacks, in this order:
 for the rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The weights change only at
 the end of a step, so a step that ran out of memory can be repeated.
 
-Memory can run out in four kinds of place. Batches, steps and evaluations call `run_with_fallbacks`. A capture cannot be
-repeated: `give_up_graph`. What has no fallback, such as opening a training, is in `translate_oom`. One of several
-workers ends, and the launcher starts all of them again with smaller micro-batches (`stop_on_out_of_memory`).
+Where memory can run out, and what handles it:
+
+- a batch, a step, an evaluation: `run_with_fallbacks`
+- a capture, which cannot be repeated: `give_up_graph`
+- the rest, such as opening a training: `translate_oom` raises `OutOfMemory`, without a fallback
+- one of several workers: it ends, and the launcher starts all of them again with smaller micro-batches
+  (`stop_on_out_of_memory` in context.py)
 """
 
 from collections.abc import Callable, Iterator, Sequence
