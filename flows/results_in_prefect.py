@@ -14,8 +14,8 @@ from flows.processes import Outcome, counts
 from flows.ui import running_servers
 from tandem import files
 from tandem.messages import abridged
-from tandem.tracking.headline import view_state
-from tandem.tracking.store import VIEW, VIEW_TAG, run_page, runs_page
+from tandem.tracking.store import run_page
+from tandem.tracking.view import VIEW, VIEW_TAG, runs_page, view_state
 
 Row = dict[str, Any]
 

@@ -19,7 +19,8 @@ from playwright.sync_api import Page, sync_playwright
 from flows import ui
 from flows.results_in_prefect import pair_page
 from tandem import files
-from tandem.tracking.store import run_page, runs_page
+from tandem.tracking.store import run_page
+from tandem.tracking.view import runs_page
 from tests.conftest import CHROMIUM
 from tests.projects import wait_for
 

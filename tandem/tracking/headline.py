@@ -1,13 +1,10 @@
-"""What MLflow shows first of a run: its headline figures, a description made of them, and a saved view of the runs.
+"""What MLflow shows first of a run: its headline figures, and a description made of them.
 
 The figures are tags with short texts. The parent run of several seeds gets the figures of all of them.
 """
 
-import base64
-import json
 import re
 import statistics
-import zlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -127,43 +124,3 @@ def newest_of_seeds(client: Any, experiment_id: str, parent_id: str) -> list[Any
     children = client.search_runs([experiment_id], f"tags.`{PARENT_TAG}` = '{parent_id}'")
     by_seed = {run.data.params.get("seed"): run for run in reversed(children)}  # the newest come first
     return list(by_seed.values())
-
-
-# The saved view (MLflow 3.15 and later).
-
-VIEW_NAME = "Tandem: score, speed, memory"
-MADE_AT = 1_763_769_600_000  # ms
-# Column, as MLflow writes it -> its width in pixels. The run's name always comes first. Those until `verified` fit in a
-# window of 1440 pixels.
-COLUMNS = {
-    "tags.`score`": 165,
-    "tags.`device`": 60,
-    "tags.`s/epoch`": 135,
-    "tags.`peak memory`": 180,
-    "tags.`samples/s`": 125,
-    "tags.`verified`": 110,
-    "tags.`compared`": 260,
-    "params.`seed`": 60,
-    "tags.`host`": 110,
-    "tags.`device.name`": 200,
-    "attributes.`Duration`": 90,
-}
-TABLE = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "columnWidths": COLUMNS}
-
-
-def saved_view() -> str:
-    """Return the view of all runs as the value of an experiment's tag `mlflow.sharedViewState.<key>` (store.VIEW_TAG).
-
-    It is JSON with a name, two times and the state of the page. An address with `viewStateShareKey=<key>` opens it.
-    """
-    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": view_state()})
-
-
-def view_state(search_filter: str = "") -> str:
-    """Return the state of the page with the runs that meet `search_filter`.
-
-    It is also the value of the tag of a view without a name, which MLflow does not list among the saved views.
-    """
-    state = {"searchFilter": search_filter, "orderByKey": "attributes.start_time", "orderByAsc": False, **TABLE}
-    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
-    return f"deflate;{packed}"

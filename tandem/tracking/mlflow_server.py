@@ -20,7 +20,7 @@ from mlflow.server import constants
 from mlflow.server.handlers import initialize_backend_stores
 from starlette.middleware.base import RequestResponseEndpoint
 
-from tandem.tracking.headline import TABLE
+from tandem.tracking.view import TABLE
 
 PAGE = Path(mlflow.server.__file__).parent / "js/build/index.html"
 

@@ -18,8 +18,6 @@ from urllib.parse import unquote
 from tandem.files import MLRUNS, relative
 from tandem.messages import without_password
 
-VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = "mlflow.sharedViewState."  # and the key of a view: the tag of an experiment in which MLflow looks for it
 # Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"
 # Tables into which MLflow itself writes rows in a new store.
@@ -43,11 +41,6 @@ def database_file(uri: str) -> Path | None:
     """Return the SQLite file that `uri` names; None if the store is a server or in memory."""
     match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
     return Path(match[1]).absolute() if match and match[1] != ":memory:" else None
-
-
-def runs_page(server: str, experiment_id: str, view: str = VIEW) -> str:
-    """Return the address of an experiment's runs in MLflow's UI, with the columns and the filter of a saved view."""
-    return f"{experiment_page(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={view}"
 
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:

@@ -24,7 +24,7 @@ from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import provenance
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
 from tandem.runs.run import open_folder
-from tandem.tracking import headline, registry, store
+from tandem.tracking import headline, registry, view
 from tests.projects import (
     ROOT,
     TINY,
@@ -93,7 +93,7 @@ def test_the_saved_view_shows_first_what_runs_are_compared_by(trained: Path):
     assert in_view[:5] == ["score", "device", "s/epoch", "peak memory", "samples/s"]
     assert {"verified", "compared"} <= set(in_view)  # flows/verify.py and flows/compare.py set them
     address = f"http://server/#/experiments/{experiment.experiment_id}/runs"
-    page = store.runs_page("http://me:secret@server", experiment.experiment_id)
+    page = view.runs_page("http://me:secret@server", experiment.experiment_id)
     assert page == f"{address}?workflowType=machine_learning&viewStateShareKey=tandem"
     assert entry.data.tags["score"] == f"{entry.data.metrics['test/accuracy']:.4f}"
 
