@@ -34,8 +34,8 @@ from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
 from tandem.tasks.groups import name_groups
 from tandem.tasks.scores import baseline_scores
 from tandem.tracking.headline import BASELINE_TAG
-from tandem.tracking.results import add_training, key_of_evaluation
 from tandem.tracking.run_dir import open_run_dir
+from tandem.tracking.run_info import add_training, key_of_evaluation
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split
 from tandem.training.checkpoint import folder_of, remove_stored

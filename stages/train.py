@@ -36,8 +36,9 @@ from tandem.runs.record import Record
 from tandem.runs.run import open_folder
 from tandem.stop_signals import GracefulStop, StopSignals
 from tandem.tracking.recorder import Recorder, entries_at_start
-from tandem.tracking.results import write_mlflow_record, write_results, write_run_info
+from tandem.tracking.results import write_results
 from tandem.tracking.run_dir import RunDir, open_run_dir
+from tandem.tracking.run_info import write_mlflow_record, write_run_info
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
