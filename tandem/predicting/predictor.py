@@ -7,7 +7,7 @@ predictor.predict(table)  # a raw table as in workloads/README.md, labels not ne
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ class Predictor:
         columns = [*chain(*needed_columns(self.learned))]
         interval = parse_interval(learned.interval)
         rows = from_frame(table, columns, "the table", learned.na)
-        grid = series.to_grid(rows, learned, interval)
+        is_filled = learned.missing == "interpolate"
+        grid = series.to_grid(rows, replace(learned, missing="skip") if is_filled else learned, interval)
         self.remarks += [remark for remark in grid.remarks if remark not in rows.report]
         if num_after := int((~grid.is_measured[::-1]).cumprod().sum()):  # filled, they would be known and constant
             grid = grid.until(len(grid.times) - num_after)
@@ -92,6 +93,19 @@ class Predictor:
                 f"the last {num_after:,} steps have no {target!r}; the forecast begins with the first of them"
             )
         length = learned.input_steps + 1  # one more for the first difference
+        in_table = np.flatnonzero(~np.isnan(grid.levels).all(axis=1))[-length:]
+        if len(in_table) > 1 and (distance := int(np.bincount(np.diff(in_table)).argmax())) > 1:
+            raise ValueError(
+                f"a forecast needs a row for each step of {interval.words}; the table's last rows are mostly "
+                f"{distance:,} such steps apart"
+            )
+        if is_filled:
+            if num_filled := int((~grid.is_complete[-length:]).sum()):
+                self.remarks.append(
+                    f"{num_filled:,} of the last {length:,} steps of {interval.words} are missing or incomplete in the "
+                    "table; each repeats the values before it"
+                )
+            grid = replace(grid, levels=series.forward_filled(grid.levels))
         if len(grid.times) < length or not grid.is_complete[-length:].all():
             raise ValueError(
                 f"a forecast needs the last {length} steps of {interval.words} without a gap; the table ends with "

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from stages import compare
+from tandem.predicting.predictor import Predictor
 from tandem.tasks import open_task
 from tandem.tasks.baselines import nearest_neighbours
 from tandem.tasks.forecast import linear_forecast
@@ -196,6 +197,21 @@ def test_logged_models_predict_from_raw_tables(kinds: Path, tmp_path: Path):
     assert f"steps have no {target!r}; the forecast begins with the first of them" in said
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
     assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
+
+
+def test_a_forecast_counts_its_inputs_that_are_not_in_the_table(kinds: Path):
+    predictor, series = Predictor(kinds / "results/runs/waves/cpu/train/result/0", "last"), waves()
+    predictor.learned["missing"] = "interpolate"
+    predictor.predict(series)
+    assert not predictor.remarks
+    predictor.predict(series.drop(index=[395, 396]).assign(other=series["other"].drop(index=398)))
+    assert predictor.remarks == [
+        "3 of the last 13 steps of one month are missing or incomplete in the table; each repeats the values before it"
+    ]
+    sparse = pd.concat([series[:300:3], series[300:].drop(index=395)])  # its last rows count
+    assert len(predictor.predict(sparse)) == 3 and predictor.remarks[0].startswith("1 of the last 13 steps")
+    with pytest.raises(ValueError, match="for each step of one month; .* are mostly 3 such steps apart"):
+        predictor.predict(series[::3])
 
 
 def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kinds: Path, tmp_path: Path):
