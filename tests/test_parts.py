@@ -77,6 +77,13 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     assert "tiny classify, net.py:TCN" in (project / "results/compare/compare.md").read_text()
     compared = tandem(project, "compare", str(trained / RUN), RUN)
     assert "McNemar" in compared.stdout, compared.stdout
+    table, net = "workloads/tiny/data/table.csv", project / "workloads/tiny/net.py"
+    net.write_text(code + "\n# a comment\n")
+    assert "warning" not in tandem(project, "predict", "tiny", table).stdout
+    net.write_text(code.replace("F.gelu", "F.relu"))
+    predicted = tandem(project, "predict", "tiny", table).stdout
+    assert "trained with other code: workloads/tiny/net.py changed since" in predicted, predicted
+    net.write_text(code)
     commit(project)
     verified = tandem(project, "verify", "tiny@cpu")
     assert "bit-equal" in verified.stdout, verified.stdout

@@ -26,7 +26,7 @@ from tandem.command import Result, WrongArgument
 from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, trial
 from tandem.params.loading import load_params, load_workload
-from tandem.runs.inputs import other_parameters
+from tandem.runs.inputs import other_code, other_parameters
 from tandem.runs.run import Run, open_folder
 
 if TYPE_CHECKING:
@@ -47,9 +47,12 @@ def main(options: Namespace) -> Result:
     with suppress(ValueError, OSError):  # of parameters that are no longer valid
         if run and (differing := other_parameters(run)):
             print(f"warning: this model was trained with other parameters: {differing}", file=sys.stderr)
+    repro = f"`tandem repro {options.name.partition('@')[0]}`"
+    if run and (changed := other_code(run)):
+        print(f"warning: this model was trained with other code: {', '.join(changed)} changed since, so its "
+              f"predictions may be wrong; {repro} trains it again", file=sys.stderr)  # fmt: skip
     if run and not run.score:
-        print(f"warning: this model has no score yet; `tandem repro {options.name.partition('@')[0]}` evaluates it",
-              file=sys.stderr)  # fmt: skip
+        print(f"warning: this model has no score yet; {repro} evaluates it", file=sys.stderr)
     if not options.table.exists():
         raise WrongArgument(f"there is no table {options.table}")
     from tandem.predicting.predictor import Predictor  # imports torch

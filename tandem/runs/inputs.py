@@ -1,5 +1,5 @@
 """Checks that the inputs of a training do not change. `train` checks after every epoch, `preprocess` at its end.
-`other_parameters` checks a training that is there already, for `evaluate` and `compare`.
+`other_parameters` checks a training that is there already, for `evaluate` and `compare`; `other_code` for `predict`.
 
 If a file changes while a stage runs, DVC records the new content as the input of the result (treeverse/dvc#11058), so
 such a stage must fail. Reading the time and size of about fifty files takes less than a millisecond; contents are
@@ -8,6 +8,7 @@ compared only if one of these changed.
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.code_dependencies import fingerprint_code
+from tandem.code_dependencies import fingerprint, fingerprint_code
 from tandem.files import relative
 from tandem.params.loading import SECTIONS, load_params, load_workload
 from tandem.params.own_components import modules_of
@@ -132,6 +133,21 @@ def other_parameters(run: Run) -> str:
     before, after = recorded_parameters(recorded), recorded_parameters({name: block[name] for name in recorded})
     names = differing_names(before, after)
     return "; ".join(f"{name} {before.get(name, 'absent')}, not {after.get(name, 'absent')}" for name in names)
+
+
+def other_code(run: Run) -> list[str]:
+    """Return the files of the workload's own code that have changed since a training or are no longer there."""
+
+    def is_recorded(path: Path, sha256: str) -> bool:
+        try:
+            is_code = path.suffix == ".py"
+            return sha256 == (fingerprint(ast.parse(path.read_bytes())) if is_code else files.sha256_file(path))
+        except (OSError, ValueError, SyntaxError):
+            return False
+
+    recorded = run.train["digests"]["code"]
+    own = {name: sha256 for name, sha256 in recorded.items() if name.startswith("workloads/")}
+    return [name for name, sha256 in own.items() if not is_recorded(files.ROOT / name, sha256)]
 
 
 @contextmanager
