@@ -38,7 +38,7 @@ from dvc.ui import ui
 from flows.damaged_files import with_damaged_file
 from flows.processes import Outcome, StageEvent
 from tandem.files import LAST_ERROR
-from tandem.tracking.run_dir import DVC_PID
+from tandem.tracking.run_dir import DVC_PID, start_publisher
 
 logger = logging.getLogger("dvc")
 DVC_FAILED, DVC_INTERRUPTED, DVC_REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
@@ -106,6 +106,8 @@ def reproduce_stage(
         raise
     outcome: Outcome = "unchanged" if reproduced is None else "restored" if run_cache.has_restored else "ran"
     on_event(StageEvent(name, outcome, time.monotonic() - began))
+    if outcome == "restored" and name.startswith("evaluate@"):
+        start_publisher()  # MLflow may have the scores of other code
     return reproduced
 
 

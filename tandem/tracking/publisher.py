@@ -12,18 +12,23 @@ timings.csv, so publishing it again sends an identical point, which MLflow store
 before it is created. An epoch that is trained again after a kill would add a second point, so the directory contains
 only epochs that a checkpoint contains. If publishing fails, the data stays in its directory: `tandem sync` or the next
 publisher publishes it.
+
+An evaluation that DVC restores, for example after an edit of a metric was undone, writes no run directory. Both also
+compare the scores in results/ with those that MLflow has (`publish_other_scores`).
 """
 
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
+from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, results_dir, write_json
 from tandem.runs.quantities import epoch_metrics
+from tandem.runs.run import Run, open_folder
 from tandem.tracking import headline, registry, run_dir
 from tandem.tracking.connection import (
     explain,
@@ -295,19 +300,61 @@ class Publication:
 
 
 def publish_waiting() -> list[str]:
-    """Publish the directories that no stage is writing. Returns an error message for each one that failed."""
+    """Publish the directories that no stage is writing, and evaluations of which MLflow has other scores. Returns an
+    error message for each one that failed.
+    """
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
-    if not waiting:
+    if not (waiting or any(evaluations())):
         return []
     try:
         client = open_client()
     except Exception as error:
-        return [sentence(explain(error))] * len(waiting)
-    return [sentence(problem) for folder in waiting if (problem := Publication(folder, client).publish())]
+        return [sentence(explain(error))] * len([*waiting, *evaluations()])
+    problems = [Publication(folder, client).publish() for folder in waiting]
+    return [sentence(problem) for problem in (*problems, *publish_other_scores(client)) if problem]
+
+
+def evaluations() -> Iterator[tuple[Path, Run]]:
+    """The folders of the scores in results/, and their runs, which have the ids of MLflow's run."""
+    for path in sorted(results_dir().glob(f"runs/*/*/evaluate/measured/*/{IN_MLFLOW}")):
+        with suppress(ValueError, OSError):  # damaged, or a stage writes it
+            run = open_folder(path)
+            if run.score and "run_id" in run.tracking:
+                yield path.parents[2] / "result" / path.parent.name, run
+
+
+def publish_other_scores(client: Any) -> Iterator[dict[str, str]]:
+    """Publish the scores and files of each evaluation in results/ of which MLflow has other scores. Yields the errors.
+
+    A store without the run, such as another one, gets nothing.
+    """
+    from mlflow.entities import Metric
+
+    for folder, evaluation in evaluations():
+        run_id, experiment_id = evaluation.tracking["run_id"], evaluation.tracking["experiment_id"]
+        metrics = evaluation.score["metrics"] if evaluation.score else {}
+        scores = {f"test/{name}": value for name, value in metrics.items()}
+        try:
+            for run in client.search_runs([experiment_id], f"attributes.run_id = '{run_id}'"):
+                if scores.items() <= run.data.metrics.items():
+                    continue
+                evaluation.require_intact()
+                models = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
+                links = {"model_id": models[0].model_id, **registry.dataset_link(run)} if models else {}
+                ms = run_dir.now_ms()
+                client.log_batch(run_id, [Metric(name, value, ms, 0, **links) for name, value in scores.items()])
+                for path in folder.iterdir():
+                    client.log_artifact(run_id, str(path), "" if path.name == "score.json" else "evaluation")
+                headline.write_figures(client, run_id, ms, [client.get_run(run_id)])
+                if parent_id := run.data.tags.get(PARENT_TAG):
+                    headline.write_parent_figures(client, experiment_id, parent_id, ms)
+        except Exception as error:  # `tandem sync` or the next publisher tries again
+            yield explain(error)
 
 
 def publish_until_idle(dvc_process: Any) -> None:
     """Publish until `dvc_process` (psutil.Process) has ended; if it is None, until no stage has run for IDLE_SECONDS.
+    Then publish the evaluations of which MLflow has other scores.
 
     Ends only when it has tried to publish every directory after its stage had ended.
     """
@@ -335,6 +382,10 @@ def publish_until_idle(dvc_process: Any) -> None:
         # A published directory has been removed. So those that are still here have failed, or were not tried yet.
         have_all_failed = all(publication.has_failed for publication in publications.values())
         if is_idle and not has_writer and have_all_failed:
+            if client is None and not folders:
+                client = open_store([])
+            for problem in publish_other_scores(client) if client else ():
+                print(sentence(problem), flush=True)
             return
         time.sleep(POLL_SECONDS)
 

@@ -1,6 +1,8 @@
-"""Publish in MLflow the runs that a server did not take, and the runs of killed processes.
+"""Publish in MLflow the runs that a server did not take, the runs of killed processes, and the evaluations that DVC has
+restored, if MLflow has other scores.
 
-Their directories are in .tandem/runs/. The server is that of MLFLOW_TRACKING_URI, or the project's own store.
+The directories of such runs are in .tandem/runs/, the evaluations in results/. The server is that of
+MLFLOW_TRACKING_URI, or the project's own store.
 
     tandem sync
     MLFLOW_TRACKING_URI=http://server:5000 tandem sync
@@ -11,14 +13,12 @@ Exit status: 0 all are published, 1 some are kept, with the reason.
 from argparse import Namespace
 
 from tandem.command import DONE, FAILED, Result
-from tandem.files import relative
 from tandem.tracking.publisher import publish_waiting
-from tandem.tracking.run_dir import RUNS
 from tandem.tracking.store import shown_uri, tracking_uri
 
 
 def main(options: Namespace) -> Result:
     problems, store = publish_waiting(), shown_uri(tracking_uri())
-    summary = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
+    summary = f"{len(problems)} runs are kept here" if problems else "up to date"
     text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {summary}"])
     return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)

@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
-from tandem.runs import provenance
+from tandem.runs import provenance, schemas
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
 from tandem.runs.run import open_folder
 from tandem.tracking import headline, registry, view
@@ -459,6 +459,27 @@ def test_an_evaluation_brings_its_training_where_mlflow_lacks_it(
     assert artifacts == {file.path for file in client_of(trained).list_artifacts(before.info.run_id)}
     if lost == "store":
         assert client.get_model_version_by_alias("tandem-tiny", "best").run_id == named
+
+
+def test_other_scores_in_results_reach_mlflow_as_soon_as_it_answers(trained: Path, tmp_path: Path, closed_port: int):
+    """As after DVC has restored an evaluation by other code, which no stage publishes."""
+    project = copy_of(trained, tmp_path / "project")
+    path = project / run_path("score.json")
+    score = open_folder(path).score
+    score["metrics"]["accuracy"] = 0.25
+    schemas.write(path, schemas.ScoreRecord, score)
+    done = tandem(project, "sync", check=False, MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed_port}")
+    assert done.returncode == 1 and "1 runs are kept here" in done.stdout, done.stdout
+    assert "up to date" in tandem(project, "sync").stdout
+    client = client_of(project)
+    [entry] = runs_of(client)
+    assert entry.data.metrics["test/accuracy"] == 0.25 and entry.data.tags["score"] == "0.2500"
+    model = client.get_logged_model(entry.outputs.model_outputs[0].model_id)
+    assert {metric.key: metric.value for metric in model.metrics}["test/accuracy"] == 0.25
+    [sent] = (project / "mlruns").rglob(f"{entry.info.run_id}/artifacts/score.json")
+    assert sent.read_bytes() == path.read_bytes()
+    tandem(project, "sync")
+    assert len(client.get_metric_history(entry.info.run_id, "test/accuracy")) == 2
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tandem.files import locked
 from tandem.runs.run import open_folder
 from tandem.tasks import statistics
 from tandem.tasks.groups import Groups
@@ -23,6 +24,7 @@ from tests.projects import (
     stage,
     stages_at_once,
     tandem,
+    wait_for,
     wait_until_published,
 )
 
@@ -96,6 +98,23 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     (project / "workloads/tiny/helper.py").write_text(HELPER.replace("mean()", "mean() + 0"))
     outdated = tandem(project, "status", check=False).stdout
     assert "evaluate@tiny-cpu" in outdated and "train@" not in outdated and "preprocess" not in outdated
+    for helper, outcome, value in (
+        (HELPER.replace("mean()", "mean() / 2"), "accuracy 0.", metrics["balanced_accuracy"] / 2),
+        (HELPER, "restored", metrics["balanced_accuracy"]),
+    ):
+        wait_for(lambda: not has_publisher(project), what="the end of the publisher of the DVC before")
+        (project / "workloads/tiny/helper.py").write_text(helper)
+        done = tandem(project, "repro", "evaluate@tiny-cpu").stdout
+        assert re.search(rf"^evaluate@tiny-cpu +[\d.]+ s  {outcome}", done, re.MULTILINE), done
+        wait_for(
+            lambda value=value: recorded_runs(project, "tiny")[0]["metrics"]["test/balanced_accuracy"] == value,
+            what="MLflow to have the score of results/",
+        )
+
+
+def has_publisher(project: Path) -> bool:
+    with locked(project / ".tandem/runs/publisher.lock", wait=False) as process:
+        return process is not None
 
 
 MISTAKES = {
