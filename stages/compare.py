@@ -93,10 +93,11 @@ def evaluated_sides(workload: str, devices: Iterable[str], seeds: Iterable[int])
 
 def comparison_of(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
-    counts. A single kind is compared with the published runs, of which `entries` are those of the workload.
+    counts, several workers last. A single kind is compared with the published runs, of which `entries` are those of the
+    workload.
     """
     by_kind: dict[str, Side] = {}
-    for side in sides:
+    for side in sorted(sides, key=lambda side: "workers" in side.first.train["realized"]):
         by_kind.setdefault(side.name, side)
     kinds = list(by_kind.values())
     if len(kinds) > 1:

@@ -74,9 +74,12 @@ class Pair:
 def main(workload: str) -> None:
     params = read_yaml(PARAMS)  # `hardware` has validated it
     sides = sides_of(params["devices"])
-    if len(sides) == 1:
-        sentence = f"{workload}: only one kind of device ({sides[0].name}), so no speed-up is measured."
-        result = {"workload": workload, "sentence": sentence}
+    if len(sides) < 2:
+        kinds = sorted({read_json(hardware_file(device))["kind"] for device in params["devices"]})
+        reason = f"only one kind of device ({kinds[0]})"
+        if len(kinds) > 1:
+            reason = "several workers take no turns with another device (benchmarks/workers.py measures them)"
+        result = {"workload": workload, "sentence": f"{workload}: {reason}, so no speed-up is measured."}
     elif loop := loop_of(workload):
         reason = f"{loop} takes the steps of {workload}, and a custom loop cannot alternate with another device"
         result = {"workload": workload, "sentence": f"{workload}: {reason}."}
@@ -99,7 +102,7 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     Several workers (2xcpu) are not a side: benchmarks/workers.py measures them.
     """
     hardware = {device: read_json(hardware_file(device)) for device in devices}
-    single = [device for device in devices if "workers" not in hardware[device]] or devices
+    single = [device for device in devices if "workers" not in hardware[device]]
     by_kind = {hardware[device]["kind"]: device for device in reversed(single)}
     changes: dict[str, dict[str, Any]] = {kind: {} if is_accelerator(kind) else {"threads": "auto"} for kind in by_kind}
     return [TimedSide(kind, by_kind[kind], changes[kind]) for kind in sorted(by_kind)]

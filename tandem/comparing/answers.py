@@ -50,10 +50,11 @@ def speed(comparisons: Sequence[Comparison]) -> str:
     ]
     if summaries:
         return f"Speed of the devices: {'; '.join(summaries)}."
-    (kind, *_) = {side.kind for comparison in comparisons for side in comparison.sides}
+    (name, *_) = {side.name for comparison in comparisons for side in comparison.sides}
+    where = "" if is_accelerator(name) else "on a machine with a GPU, "
     return (
-        f"Whether a GPU is faster was not measured, because only the {kind} was used; on a machine "
-        f"with a GPU, {BOTH_DEVICES} measures it."
+        f"Whether a GPU is faster was not measured, because only the {KINDS.get(name, name)} was used; {where}"
+        f"{BOTH_DEVICES} measures it."
     )
 
 

@@ -148,8 +148,8 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
         choices["label"] = (label, why)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
         ways = ["put them into a folder for each label"]
-        if pattern := pattern_of(ids):
-            ways.append(f"give --pattern {shlex.quote(pattern)} for their names")
+        if patterns := patterns_of(ids):
+            ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
         if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
@@ -399,7 +399,7 @@ def columns_of_folders(
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label else None
-    if label is not None and pattern is None and (of_names := pattern_of(ids)):
+    if label is not None and pattern is None and (of_names := patterns_of(ids)):
         first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):
             first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
@@ -408,7 +408,7 @@ def columns_of_folders(
             raise CommandError(
                 f"the files of each folder in {folder} are called alike ({shortened(sorted(first))}), so "
                 f"the folders or these words may be the labels; give --pattern '{{label}}/*' or --pattern "
-                f"'{{person}}/{of_names}'",
+                f"'{{person}}/{of_names[0].replace('{person}', '{part}')}'",
                 NO_ANSWER,
             )
     for number, level in enumerate(levels):
@@ -421,12 +421,36 @@ def are_people(names: Sequence[str]) -> bool:
     return all(re.fullmatch(NUMBERED, name) and named_like(PEOPLE, [name]) for name in names)
 
 
-def pattern_of(ids: Sequence[str]) -> str | None:
-    """A pattern for the names of files, if all begin with letters, which some share, and the same sign or a number."""
-    matches = [re.match(r"([^\W\d_]+)(\d|[\W_])", name.rsplit("/", 1)[-1]) for name in ids]
-    words, signs = ({match[part] for match in matches if match} for part in (1, 2))
-    sign = "{number}" if all(map(str.isdigit, signs)) else signs.pop() if len(signs) == 1 else ""
-    return f"{{label}}{sign}*" if sign and all(matches) and 1 < len(words) < len(ids) else None
+def patterns_of(ids: Sequence[str]) -> list[str]:
+    """Patterns for the names of files, one for each part that may be the label: words that several files share, between
+    the same signs in all names, or else letters before a number. P01 and s1 are people.
+    """
+    names = [name.rsplit("/", 1)[-1] for name in ids]
+    for sign in "_- .":
+        parts = [name.split(sign) for name in names]
+        if len({*map(len, parts)}) == 1 and (patterns := patterns_between(sign, parts)):
+            return patterns
+    matches = [re.match(r"([^\W\d_]+)\d", name) for name in names]
+    words = {match[1] for match in matches if match}
+    return ["{label}{number}*"] if all(matches) and 1 < len(words) < len(ids) else []
+
+
+def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
+    """`parts`: those of each name."""
+    columns = [{*column} for column in zip(*parts, strict=True)]
+    fields = [next(iter(words)) if len(words) == 1 else f"{{part{place}}}" for place, words in enumerate(columns, 1)]
+    shared = [place for place, words in enumerate(columns) if 1 < len(words) <= len(parts) / 2]
+    numbered = [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
+    for place in numbered[:1]:
+        fields[place] = "{person}"
+    patterns = []
+    for label in shared:
+        if label not in numbered and all(re.fullmatch(r"[^\W\d_][^\W_]*", word) for word in columns[label]):
+            form = [*fields[:label], "{label}", *fields[label + 1 :]]
+            while not form[-1].startswith(("{label", "{person")):
+                form.pop()
+            patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
+    return patterns[:3]
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

@@ -41,6 +41,7 @@ from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item
 from tandem.params.schema import NO_GROUPS, columns_of
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
+USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises
 USUAL_ROWS = 30  # of a window that gets the number of its last row
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
@@ -168,16 +169,14 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             return f"{columns.shown} {ROW_PER_ITEM}: {code}"
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
-    for column in columns.of_kind("text", "whole", exclude=[sequence]):
-        pairs = columns.frame.groupby([sequence, column], sort=False, dropna=False).ngroup()
-        joined = TableColumns(columns.frame.assign(**{sequence: pairs}), columns.name)
-        if 1 < joined.num_distinct(sequence) <= len(pairs) / 2 and joined.is_together(sequence):
-            for step in [step for step, _ in find_steps(joined, sequence) if step != column][:1]:
-                code = f"table[{sequence!r}].astype(str) + ' ' + table[{column!r}].astype(str)"
-                return (
-                    f"{columns.shown}: {step!r} orders the rows of each {sequence!r} and {column!r}; join these "
-                    f"columns if they tell sequences apart: table['sequence'] = {code}"
-                )
+    if names := names_of_blocks(columns):
+        step, *keys = names
+        code = " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
+        return (
+            f"{columns.shown}: {step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if "
+            f"they tell sequences apart: table['sequence'] = {code}; then give --sequence sequence --step "
+            f"{shlex.quote(step)}"
+        )
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
     count = "range(len(table))" if is_a_clock else f"table.groupby({sequence!r}).cumcount()"
     return (
@@ -185,6 +184,28 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         f"or add one that counts them: table['step'] = {count}; "
         f"if several columns tell sequences apart, join them; {NO_ORDER}"
     )
+
+
+def names_of_blocks(columns: TableColumns) -> list[str]:
+    """A column that rises from row to row and begins again in block after block, and the fewest others that together
+    have other values in each block, and the same in all of its rows; empty if there are none.
+    """
+    numbers = columns.of_kind("time", "whole", "number")
+    for step in dict.fromkeys([*named_like(STEP_NAMES, numbers), *numbers]):
+        starts = np.r_[True, np.diff(columns.numbers(step).to_numpy()) <= 0]
+        num_blocks, first_rows = int(starts.sum()), np.flatnonzero(starts)[np.cumsum(starts) - 1]
+        if not 2 <= num_blocks <= len(starts) / USUAL_BLOCK:
+            continue
+        keys = columns.of_kind("text", "whole", exclude=[step])
+        keys = [key for key in keys if not columns.changes(key, first_rows).any()]
+        firsts = columns.frame[keys][starts]
+        if firsts.duplicated().any() or not keys:
+            continue
+        for key in reversed(keys):
+            rest = [other for other in keys if other != key]
+            keys = keys if not rest or firsts.duplicated(rest).any() else rest
+        return [step, *keys]
+    return []
 
 
 def repeated_times(columns: TableColumns, time: str) -> str:

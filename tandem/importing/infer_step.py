@@ -10,6 +10,7 @@ from tandem.importing.columns import Choice, TableColumns, named_like, shortened
 from tandem.importing.names import STEP_NAMES
 
 INCREASES = "it increases from row to row in every sequence"
+LONG = 10  # units of a clock that is read in whole ones
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 
 
@@ -56,7 +57,7 @@ def find_steps(columns: TableColumns, sequence: str, candidates: Sequence[str] |
 
 def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:
     """Columns that may be the times of steps, by their names and kinds."""
-    named_so = named_like(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", exclude=exclude))
+    named_so = named_like(STEP_NAMES, columns.of_kind("whole", "number", "time", "odd", "text", exclude=exclude))
     return list(dict.fromkeys([*named_so, *columns.of_kind("time", exclude=exclude)]))
 
 
@@ -111,5 +112,7 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
 
 
 def are_even(distances: np.ndarray) -> bool:
-    """Whether nearly all of them are equal."""
-    return bool((np.abs(distances / np.median(distances) - 1) < UNEVEN).mean() > 0.9)
+    """Whether nearly all of them are equal, or differ by the rounding of a clock: 15 and 16 ms."""
+    usual = np.median(distances)
+    rounding = 1 / usual if usual >= LONG and (distances % 1 == 0).all() else 0
+    return bool((np.abs(distances / usual - 1) < max(UNEVEN, 1.01 * rounding)).mean() > 0.9)

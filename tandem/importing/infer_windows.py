@@ -14,14 +14,15 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
-from tandem.importing.infer_label import stretches_of
-from tandem.importing.infer_sequences import find_ids, labelled_ids
+from tandem.importing.infer_label import is_constant, stretches_of
+from tandem.importing.infer_sequences import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_step import find_steps
-from tandem.importing.names import GROUP_NAMES, SEQUENCE_NAMES
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 
 OF_TEXT = "text that changes within the recordings"  # why a column is the label
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
+PARTS_OF_TIMES = "week weekday month hour quarter year season".split()
 MIN_STRETCH = 16  # rows: an event is shorter
 MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of these in stretches of MIN_STRETCH rows
 SECONDS, FEWEST, MOST, USUAL = 4.0, 64, 256, 128  # the usual length of a window, its limits, and without times
@@ -61,12 +62,16 @@ def infer_recordings(
         }
         if label[1] != OF_TEXT:
             break
-    if len(choices) > 1:  # none of them by its name, which would have ended the search
-        labels = " or ".join(f"--label {shlex.quote(label)}" for label in choices)
-        raise CommandError(
-            f"{columns.name} has {len(choices)} columns of text that stay the same for many rows; give {labels}",
-            NO_ANSWER,
-        )
+    if choices and all(choice["label"][1] == OF_TEXT for choice in choices.values()):  # none of them by its name
+        [(sequence, _), *_] = (choice["sequence"] for choice in choices.values())
+        free = columns.of_kind("text", exclude=[sequence, *choices])
+        others = named_like(LABEL_NAMES, [] if sequence == NO_GROUPS else free)
+        others = [name for name in others if is_constant(columns, name, sequence, columns.firsts(sequence))]
+        if len(likely := [*choices, *others]) > 1:
+            labels = " or ".join(f"--label {shlex.quote(label)}" for label in likely)
+            raise CommandError(
+                f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
+            )
     for likely in choices.values():
         if likely["sequence"][0] == NO_GROUPS and not is_requested:
             check_not_several(columns, likely["step"][0], likely["label"][0])
@@ -100,6 +105,7 @@ def likely_columns(
     for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
         why = "by its name" if label in by_name else OF_TEXT
         people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
+        people = [name for name in people if not named_like(PARTS_OF_TIMES, [name]) and not follows_days(columns, name)]
         may_be_one = NO_GROUPS not in columns.kinds and (
             selected or "label" in options or label in by_name or not is_series
         )

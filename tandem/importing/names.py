@@ -2,7 +2,7 @@
 
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
-STEP_NAMES = "step frame tick t time timestamp datetime date index".split()
+STEP_NAMES = "step frame tick t time timestamp stamp datetime date index".split()
 LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
 GROUP_NAMES = (
     "group person subject participant user patient speaker writer actor signer player animal device sensor".split()
@@ -10,4 +10,4 @@ GROUP_NAMES = (
 GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 CALENDAR_NAMES = "date period month quarter year week weekday day hour season".split()
-COUNTING_NAMES = "row index id number nr no".split()
+COUNTING_NAMES = "row index id number nr no seq".split()

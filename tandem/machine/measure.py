@@ -74,6 +74,9 @@ class Clock:
         return time.perf_counter() - self.start
 
 
+ONE_GPU = "only the first worker's GPU is measured"
+
+
 class Meter:
     """Measures the energy of a region, which begins when the meter is created. The driver's counter covers the whole
     GPU, so other processes are included.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tandem.machine.measure import Measurement, measure
+from tandem.machine.measure import ONE_GPU, Measurement, measure
 from tandem.machine.threads import using_threads
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
@@ -216,6 +216,8 @@ class Trainer:
         train_loss: mean over the sequences, a scalar that is read from the device here.
         """
         self.epochs_done += 1
+        if self.workers.count > 1 and self.device.is_accelerator:
+            training.energy_joules, training.missing_reasons["energy_joules"] = None, ONE_GPU
         self.verify_device(validation.predictions)
         val_loss = validation.loss.item()
         weights = snapshot(self.model)
@@ -239,6 +241,7 @@ class Trainer:
 
     def validate(self) -> Validation:
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
+        self.workers.broadcast_buffers(self.model)
         with measure(self.device) as measurement:
             loss, predictions = inference.validate(
                 self.model,

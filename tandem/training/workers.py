@@ -110,6 +110,11 @@ class Workers:
             return value
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
 
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Give all workers the first worker's buffers, such as the statistics of a BatchNorm."""
+        for buffer in model.buffers() if self.count > 1 else ():
+            dist.broadcast(buffer, 0)
+
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on at least one worker."""
         return bool(self.sum(torch.tensor(int(flag))))

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 SHORT = "Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
 
 
+def test_several_workers_are_no_side(monkeypatch: pytest.MonkeyPatch):
+    """One process once took their turns, under their name."""
+    kinds = {"cpu": {"kind": "cpu"}, "2xcpu": {"kind": "cpu", "workers": 2}, "2xcuda": {"kind": "cuda", "workers": 2}}
+    monkeypatch.setattr(speed, "read_json", kinds.get)
+    monkeypatch.setattr(speed, "hardware_file", lambda device: device)
+    assert [side.device for side in speed.sides_of(["2xcpu", "cpu", "2xcuda"])] == ["cpu"]
+    assert speed.sides_of(["2xcpu", "2xcuda"]) == []
+
+
 # The statistics ------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from tandem.data import source_module
 from tandem.data.rows import to_sequences
 from tandem.data.tables import from_frame, read_table
 from tandem.importing import new_workload
-from tests.data.test_sequences import with_hands
+from tests.data.test_gaps import with_hands
 from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved, series, table_with, with_cells
 from tests.shapes import wide_table
 

@@ -359,19 +359,23 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
         ("{label} ({number:02})", "'{label} *'"),
         ("a/{label}-x_{number:02}", "'{label}-*'"),
         ("{label}{number:02}", "'{label}{number}*'"),
-        ("{number:02}-{label}", ""),
-        ("one_{label}_{number:02}", ""),
+        ("{number:02}-{label}", "'{part1}-{label}'"),
+        ("one_{label}_{number:02}", "'one_{label}_*'"),
+        ("P{person}_{label}_{number:02}", "'{person}_{label}_*'"),
     ],
 )
 def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: str):
     """`{label}_*` once was the advice for all names."""
-    folder = write_files(tmp_path / "d", lambda number: form.format(label=LABELS[number], number=number) + ".csv")
-    said = refusal(folder)
-    if not pattern:
-        assert "--pattern" not in said
-        return
-    assert f"or give --pattern {pattern} for their names" in said
-    assert len(planned(folder, "--pattern", pattern.strip("'")).summary["classes"]) == 3
+
+    def name(number: int) -> str:
+        return f"{form.format(label=LABELS[number], number=number, person=number % 4)}.csv"
+
+    folder = write_files(tmp_path / "d", name)
+    assert f"or give --pattern {pattern} for their names" in refusal(folder)
+    plan = planned(folder, "--pattern", pattern.strip("'"))
+    assert len(plan.summary["classes"]) == 3 and plan.workload.preprocess.groups == (
+        "person" if "P" in form else "none"
+    )
 
 
 def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):

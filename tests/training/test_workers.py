@@ -225,6 +225,18 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
     assert re.fullmatch(r"worker 1: out of memory \(.*allocate.*\)\n", other[OUT_OF_MEMORY_STATUS])  # no advice
 
 
+def test_all_workers_validate_with_the_statistics_of_the_first(tmp_path: Path):
+    """Those of a BatchNorm follow each worker's own share; the saved weights have the first worker's."""
+
+    def work(workers: Workers) -> Any:
+        model = torch.nn.BatchNorm1d(2)
+        model(torch.full((4, 2), float(workers.rank)))
+        workers.broadcast_buffers(model)
+        return model.running_mean
+
+    assert torch.equal(*together(work, 2, tmp_path))
+
+
 def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-6e3a")
     words = (
