@@ -72,10 +72,10 @@ def infer_recordings(
             raise CommandError(
                 f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
             )
-    for likely in choices.values():
-        if likely["sequence"][0] == NO_GROUPS and not is_requested:
-            check_not_several(columns, likely["step"][0], likely["label"][0])
-        return likely
+    for choice in choices.values():
+        if choice["sequence"][0] == NO_GROUPS and not is_requested:
+            check_not_several(columns, choice["step"][0], choice["label"][0])
+        return choice
     if is_requested:
         raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
