@@ -201,3 +201,21 @@ def test_text_in_long_stretches_is_the_label_of_a_recording_whatever_its_name(tm
     table = recording(["spin", "rinse", "heat"] * 6).rename(columns={"activity": "phase", "row": "millis"})
     plan = planned(saved(table.drop(columns="time"), tmp_path / "t.csv"))
     assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.columns.step) == ("phase", "millis")
+
+
+def test_the_weekday_of_a_series_is_no_recording(tmp_path: Path):
+    """A year of energy once was seven recordings, one for each day of the week."""
+    times = pd.Series(pd.date_range("2024-01-01 00:15", periods=96 * 21, freq="15min"))
+    load = np.where(times.dt.hour < 8, "light", np.where(times.dt.hour < 18, "high", "medium"))
+    table = pd.DataFrame({"date": times, "kwh": np.arange(len(times)) % 7 + 0.5, "Day_of_week": times.dt.day_name()})
+    assert planned(saved(table.assign(Load_Type=load), tmp_path / "t.csv")).workload.task == "forecast"
+
+
+def test_a_column_called_label_beside_text_in_stretches_is_a_question(tmp_path: Path):
+    """As the phases of a gesture, which is constant in its recording."""
+    table = people(8, ["move", "rest"] * 2).rename(columns={"activity": "phase"})
+    table["gesture"] = table["subject"].map(lambda name: "ab"[int(name[1:]) % 2])
+    path = saved(table, tmp_path / "t.csv")
+    with pytest.raises(CommandError, match="2 columns that could be the label; give --label phase or --label gesture"):
+        planned(path)
+    assert planned(path, "--label", "gesture").summary["num_sequences"] == 8

@@ -182,3 +182,11 @@ def test_an_id_that_changes_in_a_sequence_is_no_feature(tmp_path: Path):
     assert planned(path).workload.preprocess.columns.features == ("f0", "f1", "pid")
     assert "transaction_id (an id, by its name)" in reasons(planned(path))["features"]
     assert "productId" in planned(path, "--features", "f0,productId").workload.preprocess.columns.features
+
+
+def test_a_clock_that_is_read_in_whole_units_is_no_feature(tmp_path: Path):
+    """15.625 ms are 15, 31, 46 and 62."""
+    table = clips(LABELS)
+    table.insert(2, "ms", np.floor(table["frame"] * 15.625 + 15).astype(int))
+    plan = planned(saved(table, tmp_path / "t.csv"), "--step", "frame")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1")

@@ -14,6 +14,8 @@ from tests.own_tables import (
     chosen,
     clips,
     planned,
+    refusal,
+    rewritten,
     saved,
     table_with,
 )
@@ -140,3 +142,16 @@ def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
     table = table_with(age=lambda number: 40 + number).rename(columns={"clip": "subject#"})
     table = table[["age", *table.columns.drop("age")]]
     assert planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "subject#"
+
+
+@pytest.mark.parametrize("step", ["time", "angle"])
+def test_columns_that_together_tell_sequences_apart_are_joined_by_the_code_of_the_refusal(tmp_path: Path, step: str):
+    """As the joints of the legs in the repetitions of a person."""
+    table = clips(["a", "b"] * 12, lengths=(6, 7)).rename(columns={"frame": step, "label": "state"})
+    number = pd.factorize(table.pop("clip"))[0]
+    table = table.assign(subject=number // 12, turn=number // 4 % 3, joint=np.array(["hip", "knee"])[number // 2 % 2])
+    table["leg"] = number % 2
+    path, options = rewritten(refusal(saved(table, tmp_path / "t.csv")), tmp_path)
+    assert options[:2] == ["--sequence", "sequence"]
+    plan = planned(path, *options, "--label", "state")
+    assert plan.summary["num_sequences"] == 24 and plan.workload.preprocess.columns.step == step
