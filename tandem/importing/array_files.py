@@ -19,7 +19,7 @@ from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_WORDS
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
 from tandem.importing.text_tables import DAMAGED
-from tandem.params.parsing import one_line
+from tandem.messages import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()

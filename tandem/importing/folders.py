@@ -39,7 +39,7 @@ from tandem.importing.recordings import (
     values_of,
     without_ending,
 )
-from tandem.params.parsing import nearest
+from tandem.messages import nearest
 
 MOST_COORDINATES = 4
 TAIL_BYTES = 1000

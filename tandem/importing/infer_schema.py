@@ -22,8 +22,8 @@ from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM
 from tandem.importing.wide import numbered
+from tandem.messages import nearest
 from tandem.params import schema
-from tandem.params.parsing import nearest
 from tandem.params.schema import NO_GROUPS
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from tandem.data.tables import SPLIT_COLUMN, columns_to_read
 from tandem.importing.columns import Choices
 from tandem.importing.headers import Note
-from tandem.params.parsing import one_line
+from tandem.messages import one_line
 from tandem.progress import ProgressLine
 
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none

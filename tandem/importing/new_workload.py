@@ -51,6 +51,7 @@ from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.recipe import FITTED, model_for, train_settings, training_sentence
+from tandem.messages import nearest
 from tandem.params import loading, parsing, schema
 from tandem.params.reading import read_yaml
 from tandem.progress import ProgressLine
@@ -170,7 +171,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     """
     name, path = options.name, options.table
     if options.model and options.model not in (accepted := (FITTED, *schema.BUILT_IN)):
-        raise WrongArgument(f"--model is {options.model!r}{parsing.nearest(options.model, accepted)}")
+        raise WrongArgument(f"--model is {options.model!r}{nearest(options.model, accepted)}")
     options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
     options.na = options.na and [cell.strip() for cell in options.na]  # cells are read without spaces around them
     given_options = {key: value for key, value in vars(options).items() if value is not None}

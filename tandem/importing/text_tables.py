@@ -34,7 +34,7 @@ from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
 from tandem.importing.headers import NUMBER, Note, find_header, is_header, is_header_of, read_header
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Converter
-from tandem.params.parsing import one_line
+from tandem.messages import one_line
 from tandem.progress import ProgressLine
 
 # With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
