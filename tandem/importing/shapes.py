@@ -24,7 +24,7 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
-from tandem.importing import array_files, date_signs, folders, recordings, text_tables, ts_files, wide
+from tandem.importing import array_files, date_signs, files_in_folder, folders, recordings, text_tables, ts_files, wide
 from tandem.importing.columns import TIME_OF_DAY, TableColumns, named_like
 from tandem.importing.headers import Note
 from tandem.importing.long_table import Source, SplitFile, open_parquet
@@ -180,7 +180,7 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
-    all_files, prose = folders.without_prose(folders.files_below(path))
+    all_files, prose = files_in_folder.without_prose(files_in_folder.files_below(path))
     usable = [file for file in all_files if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
     archive = [file for file in usable if file.suffix.lower() == ".ts"] or usable
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
