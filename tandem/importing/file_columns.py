@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
-from tandem.importing import text_tables
+from tandem.importing import text_format, text_tables
 from tandem.importing.columns import Choice, named_like, shortened
 from tandem.importing.headers import Note
 from tandem.importing.infer_groups import are_too_few, what_groups_do
@@ -238,7 +238,7 @@ def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> tu
         raise WrongArgument(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return read_file(path, None), []
-    table = text_tables.find_format(path, options)
+    table = text_format.find_format(path, options)
     if table.has_header and {*map(without_ending, table.names)} & {*ids}:  # the first row is no header
         names = tuple(str(number) for number in range(1, len(table.names) + 1))
         table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tandem.importing import text_tables
+from tandem.importing import text_format
 from tandem.importing.columns import named_like
 from tandem.importing.names import GROUP_NAMES, STEP_NAMES
 from tandem.importing.recordings import (
@@ -76,7 +76,7 @@ def is_prose(path: Path) -> bool:
         text = file.read().decode(errors="replace")
     text = text if len(text) < TAIL_BYTES else text.partition("\n")[2]
     is_text = 2 * sum(map(str.isalpha, text)) > len(text)
-    widths = {*map(len, text_tables.find_delimiter(text)[1])}
+    widths = {*map(len, text_format.find_delimiter(text)[1])}
     return is_text and (widths == {1} or len(widths) > 1)
 
 
@@ -112,7 +112,7 @@ def check_not_a_file_per_sensor(folder: Path, paths: Sequence[Path], options: Ma
     counts, folders = Counter(path.name for path in paths if path.suffix == ".csv"), {path.parent for path in paths}
     sensors = [name for name in counts if counts[name] == len(folders) > 2]
     if len(sensors) > 1 and any(re.search("accel|gyro", name, re.IGNORECASE) for name in sensors):
-        columns = {name: text_tables.find_format(paths[0].with_name(name), options).names for name in sensors}
+        columns = {name: text_format.find_format(paths[0].with_name(name), options).names for name in sensors}
         [time, *_] = [*named_like(STEP_NAMES, columns[sensors[0]]), columns[sensors[0]][0]]
         sensors = [name for name in sensors if time in columns[name]]
         clock, root = json.dumps(time), json.dumps(str(folder))

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.importing import text_tables
+from tandem.importing import text_format, text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
 from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_codes, named_like
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
-from tandem.importing.text_tables import TextTable
+from tandem.importing.text_format import TextTable
 from tandem.messages import one_line
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
@@ -87,7 +87,7 @@ class Reader:
         sampled, self.axes, self.form = [*sample_of(paths)], axes, None
         self.num_files = len(paths)
         if kind_of_file(paths[0]) == "text":
-            forms = {path: text_tables.find_format(path, options) for path in sampled}
+            forms = {path: text_format.find_format(path, options) for path in sampled}
             columns = {path: frozenset(form.names) for path, form in forms.items()}
             [(usual, _)] = Counter(columns.values()).most_common(1)
             sampled.sort(key=lambda path: columns[path] != usual)
@@ -173,7 +173,7 @@ def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
     first, path = forms[0], forms[0].path
     lines = list[int]()
     for form in forms:
-        with text_tables.open_bytes(form.path, form.compression) as (file, _):
+        with text_format.open_bytes(form.path, form.compression) as (file, _):
             lines.append(file.read().strip().count(b"\n") + 1)
     if len(first.names) > 1 and {*lines} == {1}:
         gap = r"[[:space:]]\+" if first.delimiter in " \t" else first.delimiter
@@ -212,7 +212,7 @@ def begins_with_a_clock(table: pa.Table) -> bool:
 
 def form_of_all(path: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
     """The format of the file `path`, with the notation of the numbers in all files."""
-    form = text_tables.find_format(path, options)
+    form = text_format.find_format(path, options)
     return text_tables.with_notation(form, options, (form_of_file(form, other) for other in paths if other != path))
 
 
@@ -220,7 +220,7 @@ def form_of_file(form: TextTable, path: Path) -> TextTable:
     """The format `form` for another file, which may have more or fewer lines above the rows, or be compressed."""
     if form.num_skipped == int(form.has_header) and path.suffix == form.path.suffix:  # fast
         return replace(form, path=path)
-    actual = text_tables.find_format(path, {"encoding": form.encoding, "na": form.na})
+    actual = text_format.find_format(path, {"encoding": form.encoding, "na": form.na})
     return replace(form, path=path, compression=actual.compression, names=actual.names, num_skipped=actual.num_skipped)
 
 

@@ -24,7 +24,17 @@ import pandas as pd
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
-from tandem.importing import array_files, date_signs, files_in_folder, folders, recordings, text_tables, ts_files, wide
+from tandem.importing import (
+    array_files,
+    date_signs,
+    files_in_folder,
+    folders,
+    recordings,
+    text_format,
+    text_tables,
+    ts_files,
+    wide,
+)
 from tandem.importing.columns import TIME_OF_DAY, TableColumns, named_like
 from tandem.importing.headers import Note
 from tandem.importing.long_table import Source, SplitFile, open_parquet
@@ -69,9 +79,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
         frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
     else:
-        other_forms = (text_tables.find_format(file, options) for _, file in files if file != path)
-        text = text_tables.with_notation(text_tables.find_format(path, options), options, other_forms)
-        text_tables.check_no_blocks(text)
+        other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
+        text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
+        text_format.check_no_blocks(text)
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
@@ -223,11 +233,11 @@ def check_uses(path: Path, kind: str, options: Mapping[str, Any]) -> None:
 def sample_of_parquet(path: Path) -> pd.DataFrame:
     with open_parquet(path) as file:
         names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-        batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
+        batch = next(file.iter_batches(batch_size=text_format.NUM_SAMPLED, columns=names), None)
         return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
 
 
-def column_of(path: Path, text: text_tables.TextTable | None, name: str) -> pd.Series:
+def column_of(path: Path, text: text_format.TextTable | None, name: str) -> pd.Series:
     """A column of all rows. `text`: the format of `path`; None: Parquet."""
     if text is None:
         with open_parquet(path) as file:

@@ -1,24 +1,18 @@
-"""Text tables: detects compression, encoding and delimiter, and reads in blocks.
+"""Text tables: reads them in blocks, with the notation of their numbers and dates (text_format.py detects the rest).
 
-preprocess reads CSV in UTF-8 with commas and a header, plain or gzip. Other tables are detected here, reported, and
-rewritten in that form (`rewrite`).
+preprocess reads CSV in UTF-8 with commas and a header, plain or gzip; `rewrite` writes other tables in that form.
 """
 
-import bz2
 import codecs
 import csv
 import gzip
 import io
-import lzma
 import re
-import shlex
-import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,177 +23,14 @@ import pyarrow.csv
 from tandem.command import WrongArgument
 from tandem.data import tables
 from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
-from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
-from tandem.importing.headers import NUMBER, Note, find_header, is_header, is_header_of, read_header
-from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells, Converter
+from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells
+from tandem.importing.text_format import DAMAGED, NUM_SAMPLED, TextTable, find_format, open_bytes
 from tandem.messages import one_line
 from tandem.progress import ProgressLine
 
-# With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
-DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
-OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
-NO_TEXT = {
-    b"\x89HDF": "HDF5; save the table as CSV or Parquet, e.g. pandas.read_hdf(path).to_parquet(new_path)",
-    b"\xd0\xcf\x11\xe0": "an Excel file; save the sheet as CSV",
-    b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
-    b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
-    b"ARROW1": "a Feather (Arrow) file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
-}
-# The same for text, by its beginning.
-NO_TABLE = {
-    r"<(!doctype|html|head|body|table|\?xml)\b": (
-        "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)[0].to_csv(new_path, index=False)"
-    ),
-    r"(%.*\n|\s)*@relation\b": (
-        "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).to_csv(new_path, index=False)"
-    ),
-    r"(\{\s*[\"}]|\[\s*[{\[])": (
-        "JSON; save the table as CSV, e.g. pandas.read_json(path).to_csv(new_path, index=False), with lines=True if "
-        "each line is an object"
-    ),
-}
-BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
-SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
-NUM_SAMPLED = 1000  # rows
-FEWEST_BLOCKS = 3  # of several rows, between blank lines, that are no mistake
-
-
-@dataclass(frozen=True)
-class TextTable:
-    path: Path
-    compression: str  # a key of OPENERS, or zip, or empty
-    encoding: str
-    delimiter: str
-    names: tuple[str, ...]  # of the header, or 1, 2, 3 and so on
-    has_header: bool
-    notes: list[Note] = field(default_factory=list)
-    names_index: bool = False  # the header omits the first column's name; `names` includes one
-    na: tuple[str, ...] = ()  # cells without a number, besides MISSING
-    convert: Mapping[str, Converter] = field(default_factory=dict)  # of the columns with numbers or dates to rewrite
-    num_skipped: int = 1  # rows before those of the data, with blank ones: usually the header
-    unclear: Mapping[str, str] = field(default_factory=dict)  # columns of dates of which the day or the month is first
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether preprocess reads it directly, once the name's ending states the compression."""
-        is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
-        is_named = self.has_header and not self.names_index and self.num_skipped == 1
-        return is_plain and self.delimiter == "," and is_named and not self.convert
-
-
-def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
-    """The format of the text of `path`, from its first rows (the encoding: from the whole file), without the notation
-    of numbers. `options`: the given options, of which `encoding` and `na` count.
-
-    Raises ValueError if it is no text.
-    """
-    with path.open("rb") as file:
-        start = file.read(16)
-    for magic, kind in NO_TEXT.items():
-        if start.startswith(magic):
-            raise ValueError(f"{path} is {kind}")
-    compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
-    encoding, notes = options.get("encoding"), []
-    if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
-        notes.append(("compression", compression, "by its first bytes"))
-    try:
-        encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
-        if why:
-            notes.append(("encoding", encoding, why))
-        with open_bytes(path, compression) as (file, _):
-            text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
-    except LookupError:
-        problem = "which Python does not know; e.g. windows-1252, utf-16"
-        raise WrongArgument(f"--encoding is {encoding!r}, {problem}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not {encoding}: {error.reason}; name another with --encoding") from None
-    except DAMAGED as error:
-        raise ValueError(f"{path} cannot be read as {compression or 'text'}: {one_line(error)}") from None
-    if "\0" in text:
-        raise ValueError(
-            f"{path} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz; "
-            "UTF-16 without a byte order mark needs --encoding utf-16-le"
-        )
-    text = text.removeprefix("\ufeff")
-    for beginning, kind in NO_TABLE.items():
-        if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
-            raise ValueError(f"{path} is {kind}")
-    (delimiter, rows), num_remarks = find_delimiter(text), 0
-    if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
-        of_rest, rest = find_delimiter(text[remarks.end() :])
-        lines = [[line] for line in remarks[0].splitlines() if line.strip()]
-        nearest = lines[-1][0] if lines else ""
-        if of_rest != ",":  # preprocess reads a table with commas itself, so the name keeps the sign
-            nearest = re.sub(r"#+ *(?=[^\s#;|])", "", nearest, count=1)
-        cells = next(csv.reader([nearest], delimiter=of_rest), [])
-        if is_header_of(cells, rest):
-            delimiter, rows = of_rest, [*lines[:-1], cells, *rest]
-        elif rest and is_header(rest):
-            delimiter, rows = of_rest, [*lines, *rest]
-        elif len({*map(len, rest)}) == 1 and len(rows[0]) != len(rest[0]):
-            delimiter, rows, num_remarks = of_rest, rest, len(lines)
-    if not rows:
-        raise ValueError(f"{path} is empty; it must hold a header and at least one row")
-    if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
-        command = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
-        raise ValueError(f"the lines of {path} end with a semicolon; {command} > new.csv writes them without it")
-    if {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and len(rows) > 2 and not find_header(rows)[0]:
-        ends = f"^/row{delimiter}/", rf"\r\?$/{delimiter}last/"
-        for_first, for_last = (f"sed '1s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
-        raise ValueError(
-            f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
-            f"of R, {for_first} gives it one; if the last one has none, {for_last} does"
-        )
-    width = len(rows[-1])
-    num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
-    if delimiter in "\t;|" and 1 < num_above < len(rows) - 1 and len(header := rows[num_above - 1]) > width:
-        if is_header([header[:width], *rows[num_above:]]) and not is_header(rows[num_above:]):
-            line = num_raw_rows(text, delimiter, num_above)
-            cut = "cut -f" if delimiter == "\t" else f"cut -d '{delimiter}' -f"
-            raise ValueError(
-                f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; "
-                f"tail -n +{line} {shlex.quote(str(path))} | {cut} 1-{width} > new.csv leaves out the others and the "
-                "lines above"
-            )
-    if delimiter != ",":
-        notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
-    has_header, names, num_rows, of_header = read_header(rows)
-    names = tuple(name.strip() if delimiter != "," else name for name in names)
-    notes += of_header
-    times = Counter(names)
-    if repeated := next((name for name in names if name and times[name] > 1), None):
-        raise ValueError(f"{path} has {times[repeated]} columns {repeated!r}; rename all but one")
-    if names_index := has_header and not names[0].strip() and are_times(rows[num_rows:]):
-        name = "time" if "time" not in names else "saved index"
-        names = (name, *names[1:])
-        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
-    na = tuple(options.get("na", ()))
-    num_above = num_rows if has_header else num_remarks
-    num_skipped = num_raw_rows(text, delimiter, num_above) if num_above else 0
-    return TextTable(
-        path, compression, encoding, delimiter, names, has_header, notes, names_index, na, num_skipped=num_skipped
-    )
-
-
-def check_no_blocks(table: TextTable) -> None:
-    """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows without a header."""
-    with open_bytes(table.path, table.compression) as (file, _):
-        text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
-    blocks = re.split(r"\n\s*\n", text.strip())
-    if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
-        path, sep = shlex.quote(str(table.path)), table.delimiter
-        names = shlex.quote(sep.join(["sequence", "step", *(f"x{name}" for name in table.names)]))
-        count = f'{{n++; t = 0; next}} {{print n + 0 "{sep}" t++ "{sep}" $0}}'
-        raise ValueError(
-            f"{table.path} has blank lines between blocks of rows, which may be sequences; (echo {names}; "
-            f"awk '/^[[:space:]]*$/ {count}' {path}) > new.csv numbers the blocks and their rows; or leave out the "
-            "blank lines"
-        )
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
@@ -254,82 +85,6 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
             notes.append(("dates", f"{name}: {shown.example} is {shown.iso(form)}", shown.reason(day_first)))
     unclear = {name: shown.example for name, shown in dates.items() if shown.is_open and name not in convert}
     return replace(table, convert=convert, notes=[*table.notes, *notes], unclear=unclear)
-
-
-def are_times(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first cells are dates, months or the like, or the years of a table of numbers."""
-    first_cells = [row[0].strip() for row in rows]
-    if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first_cells):
-        return bool(first_cells)
-    numeric = all(re.fullmatch(NUMBER, cell.strip()) for row in rows for cell in row[1:])
-    return numeric and all(re.fullmatch(YEAR_FORM, cell) for cell in first_cells)
-
-
-@contextmanager
-def open_bytes(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
-    """The file's decompressed bytes, and the file itself, whose position tells the progress."""
-    with path.open("rb") as raw:
-        if compression == "zip":
-            with zipfile.ZipFile(raw) as archive:
-                members = [member for member in archive.namelist() if not member.endswith("/")]
-                if len(members) != 1:
-                    hint = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
-                    raise ValueError(f"{path} is an archive of {len(members)} files; {hint}")
-                yield archive.open(members[0]), raw
-        else:
-            yield OPENERS[compression](raw) if compression else raw, raw
-
-
-def find_encoding(path: Path, compression: str) -> tuple[str, str]:
-    """The encoding and the reason if it is not UTF-8; reads the whole file.
-
-    By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
-    (`k\u00f8b`, `K\u00e4se`), which changes their letters.
-    """
-    with open_bytes(path, compression) as (file, raw):
-        block = file.read(1 << 20)
-        if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
-            return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
-        try:
-            with ProgressLine(f"reading {path.name}", path.stat().st_size, "B") as progress:
-                blocks = chain([block], iter(partial(file.read, 1 << 20), b""))
-                for _ in codecs.iterdecode(blocks, "utf-8"):
-                    progress.at(raw.tell())
-            return "utf-8", ""
-        except UnicodeDecodeError as error:
-            return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"
-
-
-def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
-    """The delimiter and the first rows, split: the one that gives the most columns, the same number in every row."""
-    is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
-    best_score = 1.0
-    for delimiter in DELIMITERS:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
-        try:
-            rows = [row for row, _ in zip(reader, range(SAMPLE_ROWS + 1), strict=False) if any(map(str.strip, row))]
-        except csv.Error:
-            continue
-        if delimiter == " ":
-            rows = [[cell for cell in row if cell] for row in rows]
-        rows = rows[:-1] if is_cut and len(rows) > 1 and len(rows) <= SAMPLE_ROWS else rows
-        if delimiter == ",":
-            best = (",", rows)
-        widths = [len(row) for row in rows]
-        width = max(set(widths), key=widths.count, default=0)
-        may_be_above = delimiter in "\t;|" or (delimiter == "," and not re.match(r"[^\n]*[\t;|]", text))
-        above = widths.index(width) if may_be_above and rows else 0  # lines about the data, in which it is not
-        even = widths.count(width) / max(1, len(widths) - above)
-        if rows and len(rows[above]) > 1 and even * width > best_score and (even > 0.9 or delimiter == ","):
-            best, best_score = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
-    return best
-
-
-def num_raw_rows(text: str, delimiter: str, num: int) -> int:
-    """The number of rows up to the first `num` that are not blank, with the blank ones."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter == " ")
-    filled = (number for number, row in enumerate(reader, 1) if any(map(str.strip, row)))
-    return next(islice(filled, num - 1, None))
 
 
 def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> Iterator[tuple[int, pa.Table]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tandem.importing.array_files import channel_names
 from tandem.importing.columns import Choices
 from tandem.importing.long_table import Block, Source, SplitFile, as_long_table, blocks_of_files, parts_notes
-from tandem.importing.text_tables import find_encoding
+from tandem.importing.text_format import find_encoding
 
 BLOCK_BYTES = 16 << 20  # of lines that are read at once
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
-from tandem.importing import text_tables
+from tandem.importing import text_format, text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
@@ -40,7 +40,7 @@ from tandem.importing.long_table import (
     real_steps,
 )
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
-from tandem.importing.text_tables import TextTable
+from tandem.importing.text_format import TextTable
 
 YEAR, OF_DAY = r"(?:19|20)\d\d", r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
 SORTABLE = rf"{YEAR}-\d\d-\d\d(?:[T ]{OF_DAY})?|{YEAR}[-_](?:0[1-9]|1[0-2])|{OF_DAY}"  # 2022-03-01, 2022-03, 00:15
@@ -268,7 +268,7 @@ def row_per_sequence(
     def read(file: Path) -> Iterator[Block]:
         form = text
         if text is not None and file != path:
-            form = replace(text_tables.find_format(file, options), convert=text.convert)
+            form = replace(text_format.find_format(file, options), convert=text.convert)
         names = form.names if form else schema_of(file).names
         if missing := [name for name in (*of_steps, *others) if name not in names]:
             raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")

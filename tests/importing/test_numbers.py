@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tandem.command import CommandError
-from tandem.importing import new_workload, text_tables
+from tandem.importing import new_workload, text_format, text_tables
 from tests import refusals
 from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series, text_table
 
@@ -44,7 +44,7 @@ RULE = {  # with a comma; each is tried with a point too
 def numbers_of(path: Path, *options: str) -> dict[str, list[float]]:
     """The numeric columns as the table that preprocess reads has them."""
     given = {key: value for key, value in vars(parsed("mine", str(path), *options)).items() if value is not None}
-    table = text_tables.with_notation(text_tables.find_format(path, given), given)
+    table = text_tables.with_notation(text_format.find_format(path, given), given)
     if not table.is_ready:
         text_tables.rewrite(table, path := path.with_name("again.csv.gz"))
     frame = pd.read_csv(path, na_values=["-"])
