@@ -165,7 +165,7 @@ def changed(trainer: Any, changes: Mapping[str, Any]) -> Any:
             part.flatten_parameters()  # the copied weights are not contiguous: cuDNN would gather them in every step
     settings = replace(trainer.settings, **{"precision": trainer.execution.precision, **changes})
     other = Trainer(model, trainer.train_split, trainer.val_split, settings, trainer.task)
-    other.threads = ThreadTuner(trainer.threads.numbers, trainer.threads.number)
+    other.thread_tuner = ThreadTuner(trainer.thread_tuner.numbers, trainer.thread_tuner.number)
     return other
 
 

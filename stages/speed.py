@@ -267,7 +267,7 @@ class TimedTraining:
         return {
             "kind": self.context.kind,
             "device_name": self.context.hardware["name"],
-            "threads": trainer.threads.number,
+            "threads": trainer.thread_tuner.number,
             "precision": trainer.execution.precision,
             "step": trainer.execution.step,
             "requested": self.requested,

@@ -9,10 +9,9 @@ the training as MLflow gets it.
 The seed is the first one of params.yaml. The stage `replicate` runs this module for the other seeds, with one or more
 seeds as arguments, and then nothing is measured.
 
-A killed training (SIGKILL) saves nothing then: it resumes from its last checkpoint (tandem/training/checkpoint.py).
-Under DVC, the last checkpoint is kept until dvc.lock records the
-result, so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a
-second Ctrl+C stops at once.
+SIGKILL saves nothing: the next `dvc repro` resumes from the last checkpoint (tandem/training/checkpoint.py). Under DVC,
+that one is kept until dvc.lock records the result, so a failed `dvc commit` does not repeat the training. Ctrl+C
+finishes the epoch and saves a checkpoint; a second Ctrl+C stops at once.
 
 For several workers (device 2xcpu), tandem/training/launcher.py starts the processes. The first worker runs `main`, like
 a training in one process; the others run `run_other_worker`.
@@ -70,7 +69,7 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
     with opened(context, inputs, workers) as (checkpoint, state, run_dir):
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
-            context = context.as_started(record.at_start["evaluate"])
+            context = context.with_evaluate(record.at_start["evaluate"])
             if not trainer.epochs_done:
                 choose_settings(context, trainer, record)
             elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):

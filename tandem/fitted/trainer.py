@@ -42,6 +42,6 @@ class FittedTrainer(Trainer):
         with measure(self.device) as refit:
             self.fit.refit()
         training.add(refit)
-        self.missing_reasons |= dict.fromkeys(("learning_rate", "step"), NO_STEPS)
+        self.missing_reasons |= {"learning_rate": NO_STEPS}
         digests = {**epoch.digests, "weights_sha256": self.weights_sha256()}
         return replace(epoch, learning_rate=None, digests=digests)

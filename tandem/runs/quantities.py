@@ -106,6 +106,7 @@ def timing_row(epoch: Epoch, num_sequences: int, warmup_epochs: int, is_timed: b
         "validation_seconds": epoch.validation.seconds,
         **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
+    assert epoch.scalars.keys() <= EPOCH_METRICS.keys(), "a scalar without a line in QUANTITIES would be lost"
     return row if is_timed else row | dict.fromkeys(EPOCH_METRICS.keys() - epoch.scalars.keys())
 
 

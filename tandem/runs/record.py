@@ -45,9 +45,18 @@ class Record:
         """Whether all epochs are trained. The results may have to be written again."""
         return bool(self.at_end)
 
+    @property
+    def first_epoch_of_workers(self) -> int:
+        """The first epoch with the number of workers that the training has now."""
+        return max(self.workers, default=1)
+
+    @property
+    def num_workers(self) -> int:
+        return self.workers.get(self.first_epoch_of_workers, 1)
+
     def set_num_workers(self, number: int) -> str:
         """Record the number of workers of the coming epochs. Returns a sentence if it has changed."""
-        num_before, num_epochs = self.workers[max(self.workers)] if self.workers else 1, len(self.history)
+        num_before, num_epochs = self.num_workers, len(self.history)
         if number == num_before:
             return ""
         self.workers[num_epochs + 1] = number
@@ -69,8 +78,8 @@ def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str,
 
     Both are in joules. One that is unknown for an epoch or a part is None, and the second dictionary has its reason.
     """
-    first_epoch = max(record.workers, default=1)
-    epochs = [row["energy_joules"] for row in record.timings if row["epoch"] >= first_epoch and not row["is_warmup"]]
+    rows = [row for row in record.timings if row["epoch"] >= record.first_epoch_of_workers and not row["is_warmup"]]
+    epochs = [row["energy_joules"] for row in rows]
     joules: dict[str, float | None] = {"epoch_joules": None, "train_joules": None}
     missing_reasons: dict[str, str] = {}
     if None in epochs:

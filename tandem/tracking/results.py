@@ -90,7 +90,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
     }
     realized = realized_settings(trainer)
     if record.workers:
-        realized["workers"] = record.workers[max(record.workers)]
+        realized["workers"] = record.num_workers
     if context.settings.batch_size != context.block.train.batch_size:  # `scaling: weak-...` changed both
         realized["batch_size"] = context.settings.batch_size
         realized["learning_rate"] = context.settings.learning_rate
@@ -128,8 +128,8 @@ def realized_settings(trainer: Trainer) -> Realized:
         "precision": trainer.execution.precision,
         "grad_accum_steps": trainer.execution.grad_accum_steps,
     }
-    if trainer.threads.kept_number:
-        realized["threads"] = trainer.threads.kept_number
+    if trainer.thread_tuner.kept_number:
+        realized["threads"] = trainer.thread_tuner.kept_number
     if not trainer.is_fitted:
         realized["step"] = trainer.execution.step
     return realized
@@ -139,7 +139,7 @@ def measured_values(context: RunContext, record: Record) -> tuple[dict[str, Any]
     """Return the totals of the training, None where one is missing, and the reasons for those that may be missing."""
     gpu, missing_of_gpu = summarize_gpu(record.sampled.values())
     energy, missing_energy = summarize_energy(record)
-    times = {**summarize(record.timings, max(record.workers, default=1)), **gpu, **energy}
+    times = {**summarize(record.timings, record.first_epoch_of_workers), **gpu, **energy}
     missing_reasons = record.missing_reasons | missing_of_gpu | missing_energy
     missing_reasons.pop("energy_joules", None)  # of the last epoch
     if context.is_replicate:

@@ -239,7 +239,7 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
 
 
 def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]) -> Choice:
-    """Choose the fastest value: the first one, unless a later one is MIN_GAIN times as fast as the best before it."""
+    """Time a step with each value, and choose the `fastest`."""
     with trainer.without_trace():  # ends after `seconds_with` has freed its graphs
         seconds = seconds_with(setting, trainer, values)
     name, first = trainer.settings.model.name, next(iter(seconds))

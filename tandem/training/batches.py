@@ -96,7 +96,7 @@ class Split:
     tensors: dict[str, torch.Tensor]
     device: Device
     path: Path | None = None  # the packed file that contains the tensors
-    data_location: str = "device"  # of `tensors`: `device`, or `host` (memory-mapped from the file)
+    data_location: str = "device"  # of `tensors`: `device`, or `host`: usually the memory-mapped file
     num_velocities: int = 0  # the last features of `values` that preprocess.velocity appended
     groups: torch.Tensor | None = None  # (N,) int64 on the CPU: equal for sequences of one group; None: no groups
 
@@ -140,8 +140,8 @@ class Split:
         def gather(rows: torch.Tensor, number: int) -> list[torch.Tensor]:
             return [*self.tensors_at(rows, buffers[number]), rows.pin_memory()]
 
-        for values, mask, targets, places in self.device.copied_ahead(order.split(batch_size), gather):
-            yield Batch(values, mask, targets, places)
+        for values, mask, targets, rows in self.device.copied_ahead(order.split(batch_size), gather):
+            yield Batch(values, mask, targets, rows)
 
     def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
         """Host memory for `num_rows` sequences, pinned if the device is a GPU."""

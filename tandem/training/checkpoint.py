@@ -117,7 +117,7 @@ class Checkpoint:
                 os.replace(self.path, self.previous)
 
     def load(self) -> tuple[dict[str, Any] | None, str]:
-        """Load the newest usable checkpoint. Returns its state, on the CPU, or None, and a message for the user.
+        """Load the newest usable checkpoint. Returns (its state on the CPU, or None; a message for the user).
 
         Unusable checkpoints are removed, so that they never replace a good one. Without a file, the message is empty.
         """
@@ -130,9 +130,9 @@ class Checkpoint:
                 return content["state"], f"{''.join(reasons)}resuming from {relative(path)}"
             path.unlink()
             reasons.append(f"{relative(path)} {reason or 'belongs to another training'} and was removed; ")
-        return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
+        return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.why_not_resumed()
 
-    def others(self) -> str:
+    def why_not_resumed(self) -> str:
         """Return why the newest other training of this workload, device and seed is not resumed. Empty if it has ended,
         has no epoch, or differs in other parameters than the number of epochs: then nobody expects it.
         """

@@ -114,7 +114,7 @@ class RunContext:
         """The training settings in force, scaled to the number of workers."""
         return scaled(replace(self.block.train, **self.overrides), self.num_workers)
 
-    def as_started(self, evaluate: Mapping[str, Any]) -> RunContext:
+    def with_evaluate(self, evaluate: Mapping[str, Any]) -> RunContext:
         """With the settings of `evaluate` at the training's start: its MLflow run has them, and keeps them."""
         return replace(self, block=replace(self.block, evaluate=schema.Evaluate(**evaluate)))
 

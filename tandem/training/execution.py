@@ -63,7 +63,7 @@ class Execution:
     why_no_graph: str = ""  # why steps are eager, for messages; empty if params.yaml asks for eager ones
     gave_up_graph: bool = False  # a capture failed or memory ran out: eager also after a resume
     grad_accum_steps: int = 1  # number of micro-batches of a batch
-    data_location: str = "host"  # of all splits: device, or host (their files)
+    data_location: str = "host"  # of all splits: device, or host (usually their files)
     recomputes: bool = False  # whether activations are recomputed in the backward pass instead of stored
     num_eval_parts: int = 1  # number of parts in which a batch is evaluated, without gradients
     kernels: str = "auto"  # or torch: none of Tandem's own

@@ -42,7 +42,7 @@ class RandomDraws:
         return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
 
     def to(self, device: torch.device) -> "RandomDraws":
-        """Copy to `device`, except the order: the CPU splits it into batches."""
+        """Copy to `device`, except the order: `Split.batches` copies it batch by batch."""
         augment, teacher_forcing_mask = (
             None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask)
         )

@@ -22,7 +22,7 @@ FIRST_WAIT, LONGEST_WAIT, MIN_RATIO = 2.0, 30.0, 20.0
 
 
 class ThreadTuner:
-    """Takes steps with the number of `numbers` that is fastest at the moment.
+    """Takes steps with the fastest of `numbers`.
 
     `changes_bits`: whether another number would give another result; then there is only one.
     """

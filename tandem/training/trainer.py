@@ -55,7 +55,7 @@ class Epoch:
     training: Measurement
     validation: Measurement
     digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
-    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured, each a column of timings.csv
+    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured, each a line of QUANTITIES
 
 
 class Trainer:
@@ -100,7 +100,7 @@ class Trainer:
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.why_no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
-        self.threads = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
+        self.thread_tuner = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         if execution.precision == "bf16" and "bf16" not in self.device.precisions():
             self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
@@ -138,7 +138,7 @@ class Trainer:
         takes one step, on a CPU with the best number of threads (threads.py), and yields its number of sequences
         (of all workers).
         """
-        return self.threads.taking(self.take_steps(self.start_draws()))
+        return self.thread_tuner.taking(self.take_steps(self.start_draws()))
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly.
@@ -224,8 +224,7 @@ class Trainer:
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
         scalars, why_none = self.gradient_norms()
-        no_graph = {"step: graph": reason} if (reason := self.why_no_graph) else {}
-        self.missing_reasons = {**training.missing_reasons, **no_graph, **why_none}
+        self.missing_reasons = {**training.missing_reasons, **why_none}
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -236,7 +235,7 @@ class Trainer:
             training,
             validation.measurement,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
-            {"threads": self.threads.mean_of_epoch(), **scalars},
+            {"threads": self.thread_tuner.mean_of_epoch(), **scalars},
         )
 
     def validate(self) -> Validation:
@@ -316,7 +315,7 @@ class Trainer:
         self.step.use_workers(workers)
 
     def use_threads(self, threads: ThreadTuner) -> None:
-        self.threads = threads
+        self.thread_tuner = threads
         torch.set_num_threads(threads.number)
 
     def alternative(self, batch_size: int | None = None, **changes: Any) -> "Trainer":
@@ -328,7 +327,7 @@ class Trainer:
         other.step = self.step.alternative(replace(self.execution, **changes))
         other.executor, other.graph_steps = other.step.executor, None
         other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
-        other.threads = ThreadTuner([self.threads.number])
+        other.thread_tuner = ThreadTuner([self.thread_tuner.number])
         return other
 
     def one_batch(self, size: int) -> Batch:
@@ -350,7 +349,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.step.scaler.state_dict(),
             "executor": self.executor.state(),
-            "threads": self.threads.kept_number,
+            "threads": self.thread_tuner.kept_number,
             "generator": self.generator.get_state(),
             "torch_rng": self.device.random_state(),
             "epochs_done": self.epochs_done,

@@ -125,9 +125,9 @@ def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_
     settings = replace(CASES[0].settings, precision="auto", threads="auto", step="eager")
     trainer = make_trial(*random_training(CASES[0].data), settings, CPU)
     trainer.executor.use(replace(trainer.execution, precision="bf16"))
-    trainer.threads = ThreadTuner([1, 2], 2)
+    trainer.thread_tuner = ThreadTuner([1, 2], 2)
     larger = costs.changed(trainer, {"batch_size": 32})
-    assert (larger.execution.precision, larger.threads.numbers, larger.threads.number) == ("bf16", [1, 2], 2)
+    assert (larger.execution.precision, larger.thread_tuner.numbers, larger.thread_tuner.number) == ("bf16", [1, 2], 2)
     assert larger.settings.batch_size == 32 != trainer.settings.batch_size
     assert costs.changed(trainer, {"precision": "fp32"}).execution.precision == "fp32"
 

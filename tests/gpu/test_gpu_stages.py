@@ -172,7 +172,7 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     capability = found["hardware"]["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
     assert found["realized"]["precision"] == expected
-    assert found["realized"]["step"] == "graph" and "step: graph" not in found["timing"]["missing_reasons"]
+    assert found["realized"]["step"] == "graph"
     has_bf16 = int(capability.split(".")[0]) >= 8
     assert ("torch emulates it slowly" in output) == (precision == "bf16" and not has_bf16)
     if precision == "bf16":  # cuDNN's recurrent layers do not compute in it

@@ -103,7 +103,9 @@ def speeds(*by_threads: float, in_bf16: float = 1.0) -> Speed:
 def test_more_threads_are_taken_where_they_gain(by_threads: tuple[float, ...], expected: int, machine: SimpleNamespace):
     trainer = planted(machine, speeds(*by_threads))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert trainer.threads.kept_number == (expected if expected > 1 else None) and torch.get_num_threads() == expected
+    assert (
+        trainer.thread_tuner.kept_number == (expected if expected > 1 else None) and torch.get_num_threads() == expected
+    )
     assert sentences["threads"].startswith(f"threads {expected}, chosen by measuring (2: {by_threads[1]:.2f} times")
 
 
@@ -113,7 +115,7 @@ def test_precision_is_chosen_on_all_cores_and_threads_in_this_precision(machine:
 
     trainer = planted(machine, speed, replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.threads.number, trainer.execution.precision) == (2, "bf16")
+    assert (trainer.thread_tuner.number, trainer.execution.precision) == (2, "bf16")
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.resolve(slow, detect_hardware("cpu"))
@@ -137,7 +139,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     before = measured.state()
     drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
     auto.resolve(measured, detect_hardware("cpu"))
-    assert (measured.threads.number, measured.execution.precision) == (2, "fp32")
+    assert (measured.thread_tuner.number, measured.execution.precision) == (2, "fp32")
     after = measured.state()
     assert torch.equal(torch.get_rng_state(), drawn) and torch.equal(after["generator"], before["generator"])
     assert is_equal(after["model"], weights)
@@ -159,7 +161,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
         again, machine.num_steps = planted(machine, speeds(1.0, 1.0, 1.0), other_run), 0
         assert "threads 2, as chosen before" in auto.resolve(again, identity)["threads"]
-        assert again.threads.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
+        assert again.thread_tuner.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
         (replace(AUTO, model=replace(AUTO.model, hidden_size=16)), here, 5),
@@ -169,7 +171,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     ):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
         auto.resolve(other, identity)
-        assert other.threads.number == 4
+        assert other.thread_tuner.number == 4
     assert len(auto.cached_choices()) == 6
 
 
@@ -177,7 +179,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
     sentences = auto.resolve(trainer, detect_hardware("cpu"))
-    assert (trainer.threads.number, trainer.execution.precision) == (1, "bf16")
+    assert (trainer.thread_tuner.number, trainer.execution.precision) == (1, "bf16")
     assert "other processes use the cores" in sentences["threads"] and "not cached" in sentences["precision"]
     assert auto.cached_choices() == {}
 
@@ -198,7 +200,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     monkeypatch.setattr(auto, "usable_cores", lambda: 1.5)  # a container's quota
     assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: only one core is usable"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=4))
-    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.threads.kept_number == 4
+    assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.thread_tuner.kept_number == 4
     assert machine.num_steps == 2 * 4 and auto.cached_choices() == {}  # which show whether the result depends on it
 
 
@@ -225,7 +227,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_measuring(machine: Simpl
     auto.choices_file().with_suffix(".lock").mkdir(parents=True)
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "chosen by measuring; not cached: " in auto.resolve(trainer, detect_hardware("cpu"))["threads"]
-    assert trainer.threads.number == 2
+    assert trainer.thread_tuner.number == 2
 
 
 # A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted

@@ -110,7 +110,7 @@ def test_a_fit_has_the_bits_of_one_thread(model: str):
     found = []
     for number in (1, 3):
         trainer = trained("classify", model, 60, 30)
-        trainer.threads = ThreadTuner([number])
+        trainer.thread_tuner = ThreadTuner([number])
         found.append([*finish(trainer)[0].values()])
     assert are_equal(*found)
 
