@@ -87,9 +87,9 @@ class Catalogue:
             outcome = f"not run: {reason.removeprefix('Skipped: ')}"
         else:
             outcome = WORDS["failed" if report.failed else "passed"]
-        seen = next((value for name, value in report.user_properties if name == "saw"), "")
+        sentence = next((value for name, value in report.user_properties if name == "saw"), "")
         for case in properties["cases"]:
-            self.rows[case].append((seen, outcome))
+            self.rows[case].append((sentence, outcome))
 
     def table(self) -> str:
         ran = {case for case, rows in self.rows.items() if any(not row[1].startswith("not run") for row in rows)}
@@ -108,10 +108,10 @@ class Catalogue:
 def summary(rows: list[tuple[str, str]]) -> str:
     """The cells of a fault: the number of its tests, a sentence that one of them saw, and what was lost."""
     outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
-    lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
-    found = [seen for seen, _ in rows if seen and not seen.startswith("nothing")]
+    lost = ", ".join(outcome if len(outcomes) == 1 else f"{num} times {outcome}" for outcome, num in outcomes.items())
+    sentences = [sentence for sentence, _ in rows if sentence and not sentence.startswith("nothing")]
     # The first one that is no count of sentences, which begins with a number.
-    example = min(found, key=lambda seen: seen[0].isdigit(), default="nothing")
+    example = min(sentences, key=lambda sentence: sentence[0].isdigit(), default="nothing")
     return f"{len(rows)} | {cell(shorten(example, 90))} | {cell(lost)}"
 
 

@@ -65,11 +65,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def has_room(folder: Path, gib: float) -> bool:
     """Whether files of so many GiB may lie and be executed in a folder that is memory."""
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return False
-    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available / 2)
-    return os.access(folder, os.W_OK) and not found.f_flag & os.ST_NOEXEC and free > gib * 2**30
+    free = min(disk.f_bavail * disk.f_frsize, psutil.virtual_memory().available / 2)
+    return os.access(folder, os.W_OK) and not disk.f_flag & os.ST_NOEXEC and free > gib * 2**30
 
 
 # The tests' folders are in memory, where there is room and nobody has chosen another place: a commit of SQLite (MLflow,
@@ -191,13 +191,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
-    folder, made = base / name, base / f"{name}.made"
+    folder, marker = base / name, base / f"{name}.made"
     with (base / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not marker.exists():
             shutil.rmtree(folder, ignore_errors=True)  # another worker failed in the middle
             make(folder)
-            made.touch()
+            marker.touch()
     return folder
 
 

@@ -45,18 +45,18 @@ SHARED = "SHARED_FORK_SERVER"  # the variable that has the address of the server
 
 def context() -> ForkServerContext:
     """A server of this process alone; it starts with the first one that it forks."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(IMPORTED)
-    return found
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(IMPORTED)
+    return forkserver
 
 
 def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path) -> int:
     """`python -c code` in a project: its exit status. The output is in two files, which may be the same."""
-    own = {"parent": os.getpid(), "group": os.getpgrp(), "environment": handing_over(environment)}
-    request = {"code": code, "words": ["-c"], "folder": str(folder), **own}
-    with open(os.devnull) as nothing, stdout.open("ab") as out, stderr.open("ab") as err:
+    caller = {"parent": os.getpid(), "group": os.getpgrp(), "environment": handing_over(environment)}
+    request = {"code": code, "words": ["-c"], "folder": str(folder), **caller}
+    with open(os.devnull) as no_input, stdout.open("ab") as out, stderr.open("ab") as err:
         with socket.socket(socket.AF_UNIX) as connection:
-            return ask(connection, address(), request, (nothing.fileno(), out.fileno(), err.fileno()))
+            return ask(connection, address(), request, (no_input.fileno(), out.fileno(), err.fileno()))
 
 
 def handing_over(environment: dict[str, str]) -> dict[str, str]:
@@ -66,7 +66,7 @@ def handing_over(environment: dict[str, str]) -> dict[str, str]:
 
 
 def path_of(environment: dict[str, str]) -> list[str]:
-    return [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 @cache
@@ -93,7 +93,7 @@ def serve(listener: socket.socket, client: int) -> None:
     end = os.pidfd_open(client)
     running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
     while True:
-        ready, _, _ = select.select([end, listener, *running, *(each for _, each in running.values())], [], [])
+        ready, _, _ = select.select([end, listener, *running, *(peer for _, peer in running.values())], [], [])
         if end in ready:
             os._exit(0)
         for descriptor, (pid, connection) in list(running.items()):
@@ -118,8 +118,8 @@ def serve(listener: socket.socket, client: int) -> None:
             if not (pid := os.fork()):
                 for inherited in (end, *running):
                     os.close(inherited)
-                for each in (listener, connection, *(other for _, other in running.values())):
-                    each.close()
+                for opened in (listener, connection, *(peer for _, peer in running.values())):
+                    opened.close()
                 work(request, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -147,8 +147,8 @@ def work(request: dict, descriptors: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         tempfile.tempdir = None
-        own = {"", str(HERE.parent)}  # the code of this repository is not that of the project
-        sys.path[:] = [request["folder"], *path_of(request["environment"]), *(p for p in sys.path if p not in own)]
+        omitted = {"", str(HERE.parent)}  # the code of this repository is not that of the project
+        sys.path[:] = [request["folder"], *path_of(request["environment"]), *(p for p in sys.path if p not in omitted)]
         os.getppid, os.getpgrp = lambda: request["parent"], lambda: request["group"]
         sys.argv, sys.orig_argv = request["words"], [sys.executable, "-m", *request["words"]]
         sys.is_forked = True

@@ -57,12 +57,12 @@ def checkpoint_state() -> None:
 def use_cache() -> None:
     """A cache never fails: it is made anew."""
     before = dict(auto.cached_choices())
-    assert all(isinstance(each, auto.Choice) and each.sentence() for each in before.values())
+    assert all(isinstance(choice, auto.Choice) and choice.sentence() for choice in before.values())
 
 
 def fingerprints() -> None:
-    named = modules_of("tiny", load_workload("tiny"))
-    assert code_dependencies.fingerprint_code("train", named) == EXPECTED_CODE
+    modules = modules_of("tiny", load_workload("tiny"))
+    assert code_dependencies.fingerprint_code("train", modules) == EXPECTED_CODE
 
 
 def state_of_servers() -> None:
@@ -127,26 +127,26 @@ def make_what_is_missing() -> None:
 def damaged(content: bytes, draw: random.Random, keeps_types: bool) -> tuple[str, bytes]:
     """What was done, and the damaged bytes."""
     place = draw.randrange(len(content))
-    what = draw.choice(
+    kind = draw.choice(
         ["flip", "flip", "flip", "cut", "cut", "empty", "zeros", "utf-16", "bom", "other", "type", "key", "twice"]
     )
-    if what == "type" and keeps_types:
-        what = "key"
-    if what == "flip":
-        return what, content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
-    if what == "cut":
-        return what, content[:place]
-    if what == "zeros":
-        return what, content[:place] + bytes(len(content) - place)
-    if what in ("utf-16", "bom"):
-        return what, content.decode("latin-1").encode("utf-16" if what == "utf-16" else "utf-8-sig")
-    if what == "other":
-        return what, draw.choice(
+    if kind == "type" and keeps_types:
+        kind = "key"
+    if kind == "flip":
+        return kind, content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    if kind == "cut":
+        return kind, content[:place]
+    if kind == "zeros":
+        return kind, content[:place] + bytes(len(content) - place)
+    if kind in ("utf-16", "bom"):
+        return kind, content.decode("latin-1").encode("utf-16" if kind == "utf-16" else "utf-8-sig")
+    if kind == "other":
+        return kind, draw.choice(
             [b"null", b"[]", b"{}", b"0", b'"text"', b"[" * 5000, b"NaN", b"\xff", b"\x80\x04.", b"a,b\n1"]
         )
-    if what == "twice":
-        return what, content + content
-    if what in ("type", "key"):
+    if kind == "twice":
+        return kind, content + content
+    if kind in ("type", "key"):
         try:
             value = json.loads(content)
         except ValueError:
@@ -155,13 +155,13 @@ def damaged(content: bytes, draw: random.Random, keeps_types: bool) -> tuple[str
         while isinstance(parent, dict | list) and parent:
             key = draw.choice(list(parent)) if isinstance(parent, dict) else draw.randrange(len(parent))
             if not isinstance(parent[key], dict | list) or not parent[key] or draw.random() < 0.4:
-                if what == "key":
+                if kind == "key":
                     del parent[key]
                 else:
                     parent[key] = draw.choice([None, -1, "text", [], {}, [1], {"a": 1}, True, 1e308, "../../x"])
                 break
             parent = parent[key]
-        return what, json.dumps(value).encode()
+        return kind, json.dumps(value).encode()
     return "empty", b""
 
 
@@ -169,13 +169,13 @@ def main(seed: int, seconds: float) -> int:
     make_what_is_missing()
     draw, start, num, failures = random.Random(seed), time.monotonic(), 0, 0
     sentences: dict[str, str] = {}
-    whole = {path: path.read_bytes() for path in READERS}
+    intact = {path: path.read_bytes() for path in READERS}
     for reader in dict.fromkeys(READERS.values()):  # undamaged, each works
         reader()
     names = list(READERS)
     while time.monotonic() - start < seconds or num < 4 * len(names):
         path = names[num % len(names)]
-        what, content = damaged(whole[path], draw, path in TYPES_KEPT)
+        kind, content = damaged(intact[path], draw, path in TYPES_KEPT)
         path.write_bytes(content)
         num += 1
         try:
@@ -183,13 +183,13 @@ def main(seed: int, seconds: float) -> int:
         except (ValueError, OSError) as error:
             if files.relative(path.parent) not in str(error) and path.name not in str(error):
                 failures += 1
-                print(f"NOT NAMED: {files.relative(path)} ({what}): {one_line(error)}")
+                print(f"NOT NAMED: {files.relative(path)} ({kind}): {one_line(error)}")
             sentences[path.name] = one_line(error)
         except BaseException:
             failures += 1
-            print(f"FAILED: {files.relative(path)} ({what}): {content[:200]!r}\n{traceback.format_exc(limit=-3)}")
+            print(f"FAILED: {files.relative(path)} ({kind}): {content[:200]!r}\n{traceback.format_exc(limit=-3)}")
         finally:
-            path.write_bytes(whole[path])
+            path.write_bytes(intact[path])
         if failures > 40:
             break
     print(f"{num} damaged files of {len(names)}, {failures} failures; seed {seed}")

@@ -110,7 +110,7 @@ def classified(right: str, as_csv: bool = False) -> list[dict[str, Any]]:
 
 
 def judge(runs: dict[str, list[Run]], speed: dict[str, Any] | None = None) -> Judgement:
-    return comparison.judge(*(Side(name, tuple(own)) for name, own in runs.items()), speed)
+    return comparison.judge(*(Side(name, tuple(of_side)) for name, of_side in runs.items()), speed)
 
 
 SPEED = {
@@ -125,5 +125,5 @@ SPEED = {
 def sides(*rights: str, second: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, list[Run]]:
     """A side per device; `rights` are the seeds' of both, the second's with its first sequence wrong."""
     of_cpu = [run_of(changed(CPU, seed=seed), classified(right)) for seed, right in enumerate(rights)]
-    of_gpu = [run_of(second(changed(GPU, seed=n)), classified(f"0{right[1:]}")) for n, right in enumerate(rights)]
+    of_gpu = [run_of(second(changed(GPU, seed=seed)), classified(f"0{right[1:]}")) for seed, right in enumerate(rights)]
     return {"cpu": of_cpu, "cuda": of_gpu}

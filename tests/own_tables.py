@@ -35,7 +35,7 @@ def chosen(plan: new_workload.WorkloadPlan) -> dict[str, str]:
 
 
 def reasons(plan: new_workload.WorkloadPlan) -> dict[str, str]:
-    return {key: why for key, _, why in plan.choices}
+    return {key: reason for key, _, reason in plan.choices}
 
 
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
@@ -110,19 +110,19 @@ def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
     """The table that the code of a refusal makes, and the options that it then gives."""
     before, _, rest = said.partition(" (before it: import pandas; ")
     read, write = rest.removesuffix(")").split("; after it: ")
-    found = re.search(
+    match = re.search(
         r"((?:import json; )?table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before
     )
-    assert found, before
-    exec(f"import pandas; {read}; {found[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
-    return folder / "new.csv", shlex.split(found[2] or "")
+    assert match, before
+    exec(f"import pandas; {read}; {match[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
+    return folder / "new.csv", shlex.split(match[2] or "")
 
 
 def remarks(plan: new_workload.WorkloadPlan) -> str:
     """What the command prints of cells that are read in another way than they are written."""
-    found = "; ".join(plan.summary.get("remarks", ()))
-    assert found in "; ".join(line.split("  remark    ")[-1] for line in new_workload.summary_lines(plan))
-    return found
+    text = "; ".join(plan.summary.get("remarks", ()))
+    assert text in "; ".join(line.split("  remark    ")[-1] for line in new_workload.summary_lines(plan))
+    return text
 
 
 def text_table(path: Path, delimiter: str, **columns: list[str]) -> Path:

@@ -195,13 +195,13 @@ def environment(**extra: str) -> dict[str, str]:
     if "PYTHONPATH" in extra and "PYTHONPATH" in os.environ:
         extra["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
     git = {
-        f"GIT_{who}_{what}": f"test{'@localhost' if what == 'EMAIL' else ''}"
-        for who in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
+        f"GIT_{role}_{field}": f"test{'@localhost' if field == 'EMAIL' else ''}"
+        for role in ("AUTHOR", "COMMITTER")
+        for field in ("NAME", "EMAIL")
     }
     # Again, because mlflow.set_tracking_uri sets a variable too.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVERS)}
-    return {**kept, "PATH": path, **git, **OF_SESSION, **extra}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(SERVERS)}
+    return {**inherited, "PATH": path, **git, **OF_SESSION, **extra}
 
 
 def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -259,7 +259,7 @@ def stages_at_once(
     folder: Path, *every: str, check: bool = True, publishes: bool = True, **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """Stages one after the other, as `dvc repro` runs them, in one process, up to the first that fails."""
-    words, code = [each.split() for each in every], "" if publishes else NO_PUBLISHER
+    words, code = [command.split() for command in every], "" if publishes else NO_PUBLISHER
     code += f"import sys; from tandem.stage import main; sys.exit(next(filter(None, map(main, {words})), 0))"
     return python(folder, code, check=check, **extra)
 
@@ -278,7 +278,7 @@ def reproduce(folder: Path, workload: str = "tiny") -> None:
     """What `dvc repro` leaves: the results of every stage, and DVC's record of them. Nothing is sent to MLflow."""
     *trained, evaluated = EVALUATED
     every = (*trained, "replicate tiny cpu", evaluated, "speed tiny", "compare")
-    stages_at_once(folder, *(each.replace("tiny", workload) for each in every), publishes=False)
+    stages_at_once(folder, *(command.replace("tiny", workload) for command in every), publishes=False)
     dvc(folder, "commit", "--force")
 
 
@@ -315,8 +315,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         time.sleep(0.1)
     raise AssertionError(f"{what} did not come about within {seconds} s")
 

@@ -43,8 +43,8 @@ def client_of(project: Path) -> mlflow.MlflowClient:
 
 
 def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
-    found = client.get_experiment_by_name(experiment)
-    return list(client.search_runs([found.experiment_id])) if found else []
+    entry = client.get_experiment_by_name(experiment)
+    return list(client.search_runs([entry.experiment_id])) if entry else []
 
 
 def record(ready: Path, *names: str, wait_seconds: float = 120, **extra: str) -> str:

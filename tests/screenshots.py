@@ -72,8 +72,8 @@ class Walk:
         self.take("prefect-form")
         run = self.submit()
         assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
-        [found] = self.artifacts(run, key="results")
-        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
+        [artifact] = self.artifacts(run, key="results")
+        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{artifact['id']}")
         self.page.get_by_role("cell").first.wait_for()
         self.take("prefect-results")
 
@@ -108,20 +108,20 @@ class Walk:
     def run(self, deployment: str, **parameters: Any) -> str:
         """The id of a finished run that was asked for without the form."""
         address = self.api(f"/deployments/name/{deployment}")["id"]
-        wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-        run = str(self.api(f"/deployments/{address}/create_flow_run", wanted)["id"])
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        run = str(self.api(f"/deployments/{address}/create_flow_run", body)["id"])
         assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
         return run
 
     def verify(self, recorded: str) -> None:
         """A recorded run made again, its first epochs only: the verdict is the run's artifact."""
-        [found] = self.artifacts(self.run("verify/verify", run=recorded, quick=True))
-        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
+        [artifact] = self.artifacts(self.run("verify/verify", run=recorded, quick=True))
+        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{artifact['id']}")
         self.page.get_by_text("bit-equal").first.wait_for()
 
     def artifacts(self, run: str, **criteria: str) -> Any:
-        wanted = {name: {"any_": [value]} for name, value in criteria.items()}
-        return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
+        filters = {name: {"any_": [value]} for name, value in criteria.items()}
+        return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **filters}})
 
     def mlflow(self, tracking: dict[str, str]) -> None:
         """The saved view, two trainings of it in a table, and a run's own page."""
@@ -157,8 +157,8 @@ def main(arguments: list[str]) -> int:
         walk.start()
         workload = rows[0]["workload"]
         walk.experiment(f'{{"{workload}.train.epochs": 8}}')
-        short = {f"{workload}.train.epochs": 8}
-        walk.run("pipeline/pipeline", workloads=[workload], seeds=[0, 1, 2], overrides=short)
+        overrides = {f"{workload}.train.epochs": 8}
+        walk.run("pipeline/pipeline", workloads=[workload], seeds=[0, 1, 2], overrides=overrides)
         walk.verify(f"{workload}@{rows[0]['requested']}")
         walk.cancel(f'{{"{workload}.train.epochs": 5000}}')
         walk.mlflow(rows[0]["runs"][0]["tracking"])

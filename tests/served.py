@@ -129,9 +129,9 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     home = root / "home"
     home.mkdir(exist_ok=True)
     noon = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"  # or the nightly run may begin in the middle of a test
-    own = {"HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
-    own["MPLCONFIGDIR"] = str(root / "matplotlib")  # its list of fonts, which would lie in HOME
-    return environment(**own | more)
+    variables = {"HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
+    variables["MPLCONFIGDIR"] = str(root / "matplotlib")  # its list of fonts, which would lie in HOME
+    return environment(**variables | more)
 
 
 def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
@@ -151,14 +151,14 @@ def call(url: str, method: str, body: Any = None, headers: dict[str, str] | None
 
 def processes(root: Path, *words: str) -> list[psutil.Process]:
     """Living processes that work in `root` and have one of `words` in their command line."""
-    found = []
+    living = []
     for process in psutil.process_iter():
         try:
             if process.cwd().startswith(str(root)) and any(word in " ".join(process.cmdline()) for word in words):
-                found.append(process)
+                living.append(process)
         except (psutil.Error, FileNotFoundError):
             continue
-    return found
+    return living
 
 
 class Project:
@@ -210,20 +210,20 @@ class Project:
         return next(run for run in self.api("POST", "/flow_runs/filter", body) if run["start_time"])
 
     def children(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found = self.api("POST", "/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}})
-        return {child["name"]: child for child in found}
+        runs = self.api("POST", "/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}})
+        return {child["name"]: child for child in runs}
 
     def task_states(self, run: dict[str, Any]) -> dict[str, str]:
-        found = self.api("POST", "/task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
-        return {task["name"]: task["state"]["name"] for task in found}
+        tasks = self.api("POST", "/task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
+        return {task["name"]: task["state"]["name"] for task in tasks}
 
     def artifacts(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-        return {each["key"]: each for each in found}
+        artifacts = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+        return {artifact["key"]: artifact for artifact in artifacts}
 
     def state(self, run: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self.api("GET", f"/flow_runs/{run['id']}")["state"]
-        return found
+        state: dict[str, Any] = self.api("GET", f"/flow_runs/{run['id']}")["state"]
+        return state
 
     def create(self, deployment: str, **parameters: Any) -> dict[str, Any]:
         """A run of a deployment, as the form creates it."""
@@ -237,8 +237,8 @@ class Project:
         self.api("POST", f"/flow_runs/{run['id']}/set_state", {"state": state})
 
     def logs(self, run: dict[str, Any]) -> str:
-        found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
-        return "\n".join(entry["message"] for entry in found)
+        entries = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
+        return "\n".join(entry["message"] for entry in entries)
 
     def left_running(self) -> list[psutil.Process]:
         return processes(self.root, "-m tandem.stage ", "flows.dvc_run ", " dvc repro")
@@ -264,17 +264,17 @@ class Project:
 @contextmanager
 def running_ui(root: Path, **more: str) -> Iterator[Project]:
     """A repository with `make ui` running in it, the ports it asks for being in use. `more`: environment variables."""
-    with socket.socket() as one, socket.socket() as two:
-        taken = []
-        for occupied in (one, two):
+    with socket.socket() as first, socket.socket() as second:
+        ports = []
+        for occupied in (first, second):
             # Not a port the kernel chose: the next ones, which the servers take, would be the next that it gives away.
             for port in random.sample(range(20_000, 30_000, 50), 100):
                 with suppress(OSError):
                     occupied.bind(("127.0.0.1", port))
                     break
             occupied.listen()
-            taken.append(str(occupied.getsockname()[1]))
-        command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
+            ports.append(str(occupied.getsockname()[1]))
+        command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", ports[0], "--mlflow-port", ports[1]]
         environment, pipes = clean_environment(root, **more), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         ui = subprocess.Popen(command, cwd=root, env=environment, text=True, **pipes)
         assert ui.stdout
@@ -284,8 +284,8 @@ def running_ui(root: Path, **more: str) -> Iterator[Project]:
             if line.startswith("Ctrl+C"):
                 break
         text = "".join(message)
-        assert f"port {taken[0]} is in use; Prefect takes " in text, text
-        assert f"port {taken[1]} is in use; MLflow takes " in text, text
+        assert f"port {ports[0]} is in use; Prefect takes " in text, text
+        assert f"port {ports[1]} is in use; MLflow takes " in text, text
         assert message[-1].startswith("Ctrl+C"), text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
         yield Project(root, ui, servers["prefect"], servers["mlflow"])

@@ -38,8 +38,8 @@ class Servers:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
         self.secrets = {name: secrets.token_hex(12) for name in ("postgres", "s3", "mlflow", "flask", "prefect")}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        self.base = kept | {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        self.base = inherited | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PREFECT_HOME": str(folder / "prefect-home"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -88,8 +88,8 @@ class Servers:
 
     def start_postgresql(self) -> None:
         folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-        found = shutil.which("postgres")
-        binaries = folders[-1] if folders else Path(found).parent if found else None
+        program = shutil.which("postgres")
+        binaries = folders[-1] if folders else Path(program).parent if program else None
         if binaries is None:
             raise SystemExit(
                 "error: PostgreSQL is not installed; `apt install postgresql`, or say --without postgresql"
@@ -97,17 +97,17 @@ class Servers:
         user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
         data, port = self.folder / "postgresql", free_port()
         data.mkdir()
-        first = data / "password"
-        first.write_text(self.secrets["postgres"])
+        password_file = data / "password"
+        password_file.write_text(self.secrets["postgres"])
         if user:
             uid, gid = pwd.getpwnam(user)[2:4]
-            for parent in (data, first):
-                os.chown(parent, uid, gid)
+            for path in (data, password_file):
+                os.chown(path, uid, gid)
         self.folder.chmod(0o755)
-        first.chmod(0o600)
+        password_file.chmod(0o600)
         self.must("PostgreSQL's data folder", str(binaries / "initdb"), "-D", str(data / "data"), "-U", "postgres",
-                  "--auth=scram-sha-256", f"--pwfile={first}", user=user, cwd=data)  # fmt: skip
-        first.unlink()
+                  "--auth=scram-sha-256", f"--pwfile={password_file}", user=user, cwd=data)  # fmt: skip
+        password_file.unlink()
         command = [str(binaries / "postgres"), "-D", str(data / "data"), "-p", str(port), "-k", str(data), "-h", HOST]
         self.ports["postgresql"] = port
         self.base["PGPASSWORD"] = self.secrets["postgres"]
@@ -204,10 +204,10 @@ class Servers:
             time.sleep(0.3)
 
     def run(self, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
-        given = {"cwd": self.folder, "env": self.base} | options
+        arguments = {"cwd": self.folder, "env": self.base} | options
         pipe = subprocess.PIPE
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True, **given
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True, **arguments
         )
 
     def must(self, what: str, *command: str, **options: object) -> str:
@@ -220,7 +220,7 @@ class Servers:
 def read_lock(path: Path) -> dict[str, str]:
     """Name -> lines of each package of a lock."""
     text = path.read_text(encoding="utf-8")
-    return {found[1]: found[0] for found in re.finditer(r"^([\w.-]+)==.*?(?=^[\w]|\Z)", text, re.MULTILINE | re.DOTALL)}
+    return {match[1]: match[0] for match in re.finditer(r"^([\w.-]+)==.*?(?=^[\w]|\Z)", text, re.MULTILINE | re.DOTALL)}
 
 
 def as_header(user: str, password: str) -> str:

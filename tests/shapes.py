@@ -33,16 +33,16 @@ def prepared(path: Path, *options: str) -> tuple[WorkloadPlan, PreparedSequences
 
 def expect(path: Path, *options: str, ordered: bool = True) -> WorkloadPlan:
     """The sequences come out with their lengths, labels and values, whatever they came in."""
-    plan, found = prepared(path, *options)
-    wanted, sequences = recordings(), found.sequences
-    assert (plan.workload.task, len(sequences.ids)) == ("classify", len(wanted))
+    plan, data = prepared(path, *options)
+    expected, sequences = recordings(), data.sequences
+    assert (plan.workload.task, len(sequences.ids)) == ("classify", len(expected))
     assert sequences.classes == ("push", "swipe", "twist")
-    raw = sequences.values[:, :, :2] * found.std[:2] + found.mean[:2]
-    order = range(len(wanted)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
+    raw = sequences.values[:, :, :2] * data.std[:2] + data.mean[:2]
+    order = range(len(expected)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
     for row, number in enumerate(order):
-        assert sequences.lengths[row] == len(wanted[number])
+        assert sequences.lengths[row] == len(expected[number])
         assert sequences.classes[sequences.labels[row]] == LABELS[number]
-        np.testing.assert_allclose(raw[row, : len(wanted[number])], wanted[number], atol=1e-5)
+        np.testing.assert_allclose(raw[row, : len(expected[number])], expected[number], atol=1e-5)
     return plan
 
 
@@ -54,8 +54,8 @@ def padded(num_channels: int = 2) -> np.ndarray:
     """(N, T, C), NaN after the end of each."""
     values = recordings(num_channels=num_channels)
     array = np.full((len(values), max(map(len, values)), num_channels), np.nan)
-    for number, each in enumerate(values):
-        array[number, : len(each)] = each
+    for number, sequence in enumerate(values):
+        array[number, : len(sequence)] = sequence
     return array
 
 

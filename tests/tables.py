@@ -30,7 +30,7 @@ def figures() -> str:
     published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["workloads"]
     lines = [header("workload", "task, model", "test score", "seconds per epoch", "samples/s")]
     for workload, (label, task, score) in WORKLOADS.items():
-        [entry] = [each for each in published[workload] if each["hardware"]["name"] == MACHINE]
+        [entry] = [entry for entry in published[workload] if entry["hardware"]["name"] == MACHINE]
         seconds, rate = (
             statistics.median(timing[name] for timing in entry["timings"].values() if timing[name] is not None)
             for name in ("epoch_seconds", "samples_per_second")
@@ -49,10 +49,10 @@ TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
 
 
 def text(path: Path) -> str:
-    found = path.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     for name, table in TABLES[path].items():
-        found = replaced(found, name, table())
-    return found
+        page = replaced(page, name, table())
+    return page
 
 
 if __name__ == "__main__":

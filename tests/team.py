@@ -40,8 +40,8 @@ class Team:
 
     def __init__(self, servers: Servers) -> None:
         self.servers, self.folder = servers, servers.folder
-        self.environment = servers.client | {f"GIT_{who}_{what}": "team" for who in ("AUTHOR", "COMMITTER")
-                                             for what in ("NAME", "EMAIL")}  # fmt: skip
+        self.environment = servers.client | {f"GIT_{role}_{field}": "team" for role in ("AUTHOR", "COMMITTER")
+                                             for field in ("NAME", "EMAIL")}  # fmt: skip
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def make_clones(self, epochs: int) -> None:
@@ -72,12 +72,12 @@ class Team:
         machine = POOLS[pool]
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", machine]
         worker += [] if pool == "team" else ["--limit", "1"]
-        named = ["unshare", "--uts", "sh", "-c", f'hostname {machine} && exec "$@"', "sh"]
-        if subprocess.run([*named, "true"], stderr=subprocess.DEVNULL).returncode:  # not root, or no such namespaces
-            named = []
+        prefix = ["unshare", "--uts", "sh", "-c", f'hostname {machine} && exec "$@"', "sh"]
+        if subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:  # not root, or no such namespaces
+            prefix = []
         with (self.folder / "logs" / f"{machine}.log").open("ab") as log:
             self.workers[pool] = subprocess.Popen(
-                [*named, *worker], cwd=self.folder / machine, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*prefix, *worker], cwd=self.folder / machine, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env=self.environment | {
                     "PREFECT_HOME": str(self.folder / f"home-{machine}"),
                     "XDG_CACHE_HOME": str(self.folder / f"cache-{machine}"),  # each machine's user has one of its own
@@ -86,8 +86,8 @@ class Team:
 
     def kill_machine(self, pool: str) -> None:
         """Everything of it at once, as by a power cut."""
-        while found := processes(self.folder / POOLS[pool], ""):
-            for process in found:
+        while remaining := processes(self.folder / POOLS[pool], ""):
+            for process in remaining:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             self.workers[pool].poll()
@@ -112,18 +112,18 @@ class Team:
 
     def all_of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
         """What the API has of `flow_runs`, `logs`, ..., page by page."""
-        found: list[dict[str, Any]] = []
-        while page := self.api("POST", f"/{kind}/filter", wanted | {"limit": 200, "offset": len(found)}):
-            found += page
-        return found
+        rows: list[dict[str, Any]] = []
+        while page := self.api("POST", f"/{kind}/filter", wanted | {"limit": 200, "offset": len(rows)}):
+            rows += page
+        return rows
 
     def logs(self, run: str) -> str:
-        found = self.all_of("logs", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
-        return "\n".join(entry["message"] for entry in found)
+        entries = self.all_of("logs", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
+        return "\n".join(entry["message"] for entry in entries)
 
     def artifact(self, run: str, key: str) -> str:
-        wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}}
-        return str(self.api("POST", "/artifacts/filter", wanted)[0]["data"])
+        filters = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}}
+        return str(self.api("POST", "/artifacts/filter", filters)[0]["data"])
 
     def recorded(self) -> list[dict[str, Any]]:
         """Every training in MLflow: its id, status, host and Prefect flow run."""
@@ -146,10 +146,10 @@ def in_both(team: Team) -> None:
     for pool, run in runs.items():
         wait_for_success(team, run, f"the run of the pool {pool}")
     check_second(team, runs["gpu"])
-    recorded = {each["prefect.flow_run_id"]: each for each in team.recorded()}
-    if set(recorded) != set(runs.values()) or {each["status"] for each in recorded.values()} != {"FINISHED"}:
-        found = [(each["id"], each["status"]) for each in recorded.values()]
-        raise SystemExit(f"error: MLflow has {found}, expected two finished runs")
+    recorded = {entry["prefect.flow_run_id"]: entry for entry in team.recorded()}
+    if set(recorded) != set(runs.values()) or {entry["status"] for entry in recorded.values()} != {"FINISHED"}:
+        listed = [(entry["id"], entry["status"]) for entry in recorded.values()]
+        raise SystemExit(f"error: MLflow has {listed}, expected two finished runs")
     comparison = team.create("compare/compare", runs=[recorded[run]["id"] for run in runs.values()])
     say(wait_for_success(team, comparison, "the comparison"))
     print(team.artifact(comparison, "compare"))
@@ -169,9 +169,9 @@ def lose_second(team: Team, run: str) -> None:
     wait_for(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
     team.kill_machine("gpu")
     say(f"killed; Prefect says of its run: {team.state(run)['name']}")
-    since = time.monotonic()
+    start = time.monotonic()
     wait_for(lambda: team.state(run)["type"] == "SCHEDULED", 600, "the lost run, scheduled again,")
-    say(f"Prefect has scheduled the lost run again after {time.monotonic() - since:.0f} s")
+    say(f"Prefect has scheduled the lost run again after {time.monotonic() - start:.0f} s")
     team.start_worker("gpu")
 
 
@@ -193,16 +193,16 @@ def check_passwords(team: Team) -> None:
     for kind in ("work_pools", "deployments", "flow_runs", "logs", "artifacts"):
         texts[f"Prefect's {kind}"] = json.dumps(team.all_of(kind))
     texts["MLflow's tags"] = json.dumps(team.recorded())
-    kept = [file for machine in POOLS.values() for file in (team.folder / machine / ".tandem").rglob("*")]
-    for file in [*(team.folder / "logs").glob("*.log"), *kept]:
+    of_machines = [file for machine in POOLS.values() for file in (team.folder / machine / ".tandem").rglob("*")]
+    for file in [*(team.folder / "logs").glob("*.log"), *of_machines]:
         if file.is_file() and file.suffix in (".log", ".json", ".jsonl"):
             texts[str(file)] = file.read_text(errors="replace")
-    known = dict(team.servers.secrets)
-    known |= {f"{name}, as HTTP sends it": as_header("admin", secret) for name, secret in known.items()}
-    for where, text in texts.items():
-        for name, secret in known.items():
+    passwords = dict(team.servers.secrets)
+    passwords |= {f"{name}, as HTTP sends it": as_header("admin", secret) for name, secret in passwords.items()}
+    for place, text in texts.items():
+        for name, secret in passwords.items():
             if secret in text:
-                raise SystemExit(f"error: the password of {name} stands in {where}")
+                raise SystemExit(f"error: the password of {name} stands in {place}")
     if "Running stage 'train@" not in texts["Prefect's logs"]:
         raise SystemExit("error: the logs that were looked through do not hold what the runs have printed")
 
@@ -212,8 +212,8 @@ def say(text: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    what = "A team's servers and workers on this machine, one of them killed: docs/team.md, tried."
-    parser = argparse.ArgumentParser(prog="python -m tests.team", description=what)
+    purpose = "A team's servers and workers on this machine, one of them killed: docs/team.md, tried."
+    parser = argparse.ArgumentParser(prog="python -m tests.team", description=purpose)
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this part out")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in FOLDER, which must not exist, and keep it")
     options = parser.parse_args(arguments)

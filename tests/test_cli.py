@@ -68,8 +68,8 @@ for command in ("", *cli.COMMANDS):
 
 def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     before = state(project)
-    own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    _, *helps = python(project, HELP, **own).stdout.split("=" * 40 + "\n")
+    variables = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    _, *helps = python(project, HELP, **variables).stdout.split("=" * 40 + "\n")
     for command, text in zip(("", *COMMANDS), helps, strict=True):
         assert text.startswith(f"usage: tandem {command or 'COMMAND'}")
         if command:
@@ -159,12 +159,12 @@ print(json.dumps(found))
 def test_a_wrong_argument_of_any_command_is_one_sentence_and_exit_status_2(own: Path):
     assert {words.split()[0] for words in WRONG_ARGUMENTS} == {*COMMANDS}
     every = tuple(dict.fromkeys((*WRONG_ARGUMENTS, *SAID_OF_WRONG_ARGUMENTS)))
-    found = json.loads(python(own, f"COMMANDS = {every}\n{READ_ARGUMENTS}").stdout.splitlines()[-1])
-    for words, (status, printed, written) in found.items():
-        said = written.rpartition("\r")[2]  # after the progress of a command that takes longer than a second
-        assert status == 2 and said.startswith("error: ") and len(said.splitlines()) == 1, (words, said)
+    outcomes = json.loads(python(own, f"COMMANDS = {every}\n{READ_ARGUMENTS}").stdout.splitlines()[-1])
+    for words, (status, printed, written) in outcomes.items():
+        sentence = written.rpartition("\r")[2]  # after the progress of a command that takes longer than a second
+        assert status == 2 and sentence.startswith("error: ") and len(sentence.splitlines()) == 1, (words, sentence)
         if words in SAID_OF_WRONG_ARGUMENTS:
-            assert SAID_OF_WRONG_ARGUMENTS[words] in said and not printed, (words, said)
+            assert SAID_OF_WRONG_ARGUMENTS[words] in sentence and not printed, (words, sentence)
 
 
 def test_bad_data_is_no_wrong_argument(own: Path, tmp_path: Path):
@@ -212,10 +212,10 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     table.to_csv(tmp_path / "new.csv", index=False)
     done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert done.returncode == 0, done.stderr
-    found = pd.read_csv(tmp_path / "out.csv", dtype=str).set_index("sequence")["predicted"]
+    actual = pd.read_csv(tmp_path / "out.csv", dtype=str).set_index("sequence")["predicted"]
     recorded = pd.read_csv(trained / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
-    assert len(found) == table["sequence"].nunique()
-    assert (found.loc[recorded.index] == recorded).all()
+    assert len(actual) == table["sequence"].nunique()
+    assert (actual.loc[recorded.index] == recorded).all()
     assert not done.stderr
     table.assign(x=1000 * table["x"]).to_csv(tmp_path / "new.csv", index=False)
     done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
@@ -233,25 +233,25 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     assert "warning: this model was trained with other parameters: train.epochs 3, not 4" in done.stderr
     params.write_text(TINY.replace("weights: last", "weights: best"))  # `evaluate` has not run since
     try:
-        found = python(trained, "from tandem.predicting.command import model_of; print(model_of('tiny')[1])").stdout
+        actual = python(trained, "from tandem.predicting.command import model_of; print(model_of('tiny')[1])").stdout
     finally:
         params.write_text(TINY)
-    assert found == "last\n", "the weights that are scored in results/"
+    assert actual == "last\n", "the weights that are scored in results/"
     scored = trained / run_path("score.json")
-    kept = scored.read_bytes()
+    content = scored.read_bytes()
     scored.unlink()  # as after `dvc repro train@tiny-cpu`
     try:
         done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
     finally:
-        scored.write_bytes(kept)
+        scored.write_bytes(content)
     assert "warning: this model has no score yet; `tandem repro tiny` evaluates it" in done.stderr
     weights = trained / RUN / "last.safetensors"
-    kept = weights.read_bytes()
-    weights.write_bytes(kept[:-4] + bytes(4))  # the last weight becomes 0
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-4] + bytes(4))  # the last weight becomes 0
     try:
         done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
     finally:
-        weights.write_bytes(kept)
+        weights.write_bytes(content)
     assert done.returncode == 1 and "last.safetensors is altered (its sha256 is not the recorded one)" in done.stderr
 
 
@@ -306,8 +306,8 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))
     with pytest.raises(ValueError, match=r"ntc.npy as one long table has no column 'x'"):
         predicted("ntc.npy")
-    named = {**predictor.learned["columns"], "features": ["c0", "c1"]}  # as of a workload made of arrays
-    predictor.learned |= {"columns": named, "features": ["c0", "c1", "dc0", "dc1"]}
+    columns = {**predictor.learned["columns"], "features": ["c0", "c1"]}  # as of a workload made of arrays
+    predictor.learned |= {"columns": columns, "features": ["c0", "c1", "dc0", "dc1"]}
     arrays = ("ntc.npy", "nct.npy", "frames")
     assert {name: predicted(name) for name in arrays} == dict.fromkeys(arrays, list(expected))
     np.save(tmp_path / "short.npy", values[:, :3])  # the number of the model's features shows the axes
@@ -345,11 +345,11 @@ def test_a_dry_run_lists_the_stages_whose_code_has_changed(trained: Path, tmp_pa
 @pytest.mark.long
 def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
-    other = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
+    variables = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
     machine = "tiny: another machine (5 stages): MKL_CBWR AVX2 here, none recorded"
-    assert tandem(project, "status", **other).stdout.splitlines()[:-1] == [machine]
+    assert tandem(project, "status", **variables).stdout.splitlines()[:-1] == [machine]
     (project / "params.yaml").write_text(TINY.replace("weights: last", "weights: best"))
-    first, *lines = tandem(project, "status", **other).stdout.splitlines()
+    first, *lines = tandem(project, "status", **variables).stdout.splitlines()
     assert max(map(len, lines)) <= 100
     assert first == machine and [line.partition(":")[0] for line in lines[:-1]] == ["evaluate@tiny-cpu", "compare"]
     assert "hardware/devices" not in "".join(lines)
@@ -388,10 +388,10 @@ def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
     table[table["sequence"].isin(expected["sequence"])].drop(columns="label").to_csv(project / "new.csv", index=False)
     done = tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv")
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    found = pd.read_csv(project / "out.csv")
-    both = found.merge(expected, on="sequence", suffixes=("", "_expected"))
-    assert len(both) == len(expected) and (both["predicted"] == both["predicted_expected"]).all()
-    np.testing.assert_allclose(both["confidence"], both["confidence_expected"], atol=1e-5)
+    predicted = pd.read_csv(project / "out.csv")
+    merged = predicted.merge(expected, on="sequence", suffixes=("", "_expected"))
+    assert len(merged) == len(expected) and (merged["predicted"] == merged["predicted_expected"]).all()
+    np.testing.assert_allclose(merged["confidence"], merged["confidence_expected"], atol=1e-5)
     new = pd.read_csv(project / "new.csv").replace({"mode": {"low": "middle"}})
     new.to_csv(project / "new.csv", index=False)
     assert "'mode' holds words that are no categories: middle" in tandem(project, "predict", "tiny", "new.csv").stderr

@@ -51,9 +51,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def codes() -> dict[str, dict[str, str]]:
     """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
     code = Code()
-    named = {name: modules_of(name, load_workload(name)) for name in WORKLOADS}
-    found = {f"{stage}@{name}": fingerprint_code(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
-    return {**found, "compare": fingerprint_code("compare", {}, code)}
+    modules = {name: modules_of(name, load_workload(name)) for name in WORKLOADS}
+    stages = {f"{stage}@{name}": fingerprint_code(stage, modules[name], code) for stage in STAGES for name in WORKLOADS}
+    return {**stages, "compare": fingerprint_code("compare", {}, code)}
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +120,18 @@ def test_files_beside_a_workloads_code_belong_to_it(project: Path, before: dict[
         ".cache/x.json",
         "conf/a.json",
     )
-    written = [folder / name for name in names]
-    for path in written:
+    paths = [folder / name for name in names]
+    for path in paths:
         path.parent.mkdir(exist_ok=True)
         path.write_text("[1, 2]")
-    now = codes()
-    assert {file for found in now.values() for file in found} - {
-        file for found in before.values() for file in found
+    after = codes()
+    assert {file for files in after.values() for file in files} - {
+        file for files in before.values() for file in files
     } == {"workloads/rally/weights.json", "workloads/rally/conf/a.json"}
-    assert {name for name, found in now.items() if found != before[name]} == {"preprocess@rally", "evaluate@rally"}
+    assert {name for name, files in after.items() if files != before[name]} == {"preprocess@rally", "evaluate@rally"}
     (folder / "weights.json").write_text("[1, 3]")
-    assert codes()["evaluate@rally"] != now["evaluate@rally"]
-    for path in written:
+    assert codes()["evaluate@rally"] != after["evaluate@rally"]
+    for path in paths:
         path.unlink()
 
 
@@ -179,7 +179,7 @@ def test_a_fitted_network_makes_its_trainer_a_dependency(project: Path):
     block = load_workload("sign")
     fitted = replace(block, train=replace(block.train, model=Rocket(name="rocket")))
     names = {
-        name: fingerprint_code("train", modules_of("sign", each)) for name, each in (("gru", block), ("rocket", fitted))
+        name: fingerprint_code("train", modules_of("sign", case)) for name, case in (("gru", block), ("rocket", fitted))
     }
     trainer, network = "tandem/fitted/trainer.py", "tandem/fitted/rocket.py"
     assert {trainer, network, "tandem/fitted/closed_form.py"} <= {*names["rocket"]}

@@ -71,7 +71,7 @@ def problems_of(commands: list[list[str]]) -> dict[str, str]:
 
 def documented() -> list[tuple[str, str]]:
     """(document, command) of each command in a block of code, or in backquotes in a sentence."""
-    found = []
+    commands = []
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         quoted = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
@@ -79,8 +79,8 @@ def documented() -> list[tuple[str, str]]:
             for command in re.split(r" ?(?:&&|;|\||#|>| {2,}) ?", line):
                 command = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command.strip())
                 if command.split(" ")[0] in PROGRAMS and " " in command and "..." not in command:
-                    found.append((path.name, command.removesuffix(" \\")))
-    return list(dict.fromkeys(found))
+                    commands.append((path.name, command.removesuffix(" \\")))
+    return list(dict.fromkeys(commands))
 
 
 def words_of(command: str) -> list[str]:
@@ -101,8 +101,8 @@ def test_documents_have_commands():
 def test_every_benchmark_explains_its_arguments():
     with_arguments = [name for name in BENCHMARKS if "ArgumentParser" in (ROOT / f"benchmarks/{name}.py").read_text()]
     assert {"costs", "peers"} < {*with_arguments} and len(with_arguments) > 7
-    each = [[f"benchmarks.{name}"] for name in with_arguments] + [["benchmarks.costs", name] for name in costs.COSTS]
-    assert problems_of([[*command, "--help"] for command in each]) == {}
+    calls = [[f"benchmarks.{name}"] for name in with_arguments] + [["benchmarks.costs", name] for name in costs.COSTS]
+    assert problems_of([[*command, "--help"] for command in calls]) == {}
 
 
 def test_every_documented_command_of_python_reads_its_arguments():

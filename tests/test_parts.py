@@ -170,13 +170,13 @@ def test_a_mistake_in_the_code_of_a_network_gets_one_sentence(ready: Path, old: 
 def test_a_mistake_in_a_component_costs_no_output(trained: Path, tmp_path: Path):
     """Of all that params.yaml or a signature may have: tests/params/test_own_components.py."""
     project = copy_of(trained, tmp_path / "project", OWN)
-    own = project / "workloads/tiny"
+    folder = project / "workloads/tiny"
     for net, helper, sentence in (
         (NET.replace("channels: int,", "channels,"), HELPER, "Mean: channels has no annotation; write one: "),
         (NET, f"import not_there\n{HELPER}", "workloads/tiny/helper.py imports 'not_there', which is not installed"),
     ):
-        (own / "net.py").write_text(net)
-        (own / "helper.py").write_text(helper)
+        (folder / "net.py").write_text(net)
+        (folder / "helper.py").write_text(helper)
         done = tandem(project, "repro", check=False)
         assert done.returncode == 1 and sentence in done.stdout and "Traceback" not in done.stdout, done.stdout
         assert all((project / run_path(name)).exists() for name in ("last.safetensors", "score.json"))

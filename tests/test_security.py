@@ -69,10 +69,10 @@ def test_dvc_receives_a_value_of_the_form_unchanged(folder: Path, saw: Callable[
             sentences.append(str(error))
             assert SECRET not in str(error)
             return
-        found: Any = given_to_dvc(commands, folder)["sign"]["preprocess"]
+        received: Any = given_to_dvc(commands, folder)["sign"]["preprocess"]
         for part in key.split("."):
-            found = found[part]
-        assert found == value
+            received = received[part]
+        assert received == value
 
     check()
     saw(typical(sentences))

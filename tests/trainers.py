@@ -99,11 +99,11 @@ def new_trainer(device: str, data_location: str, folder: Path, settings: Train =
     from tandem.training.batches import load_split
     from tandem.training.execution import open_device
 
-    where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
+    opened = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"
     if not path.exists():
         save_file(tensors(), path)
-    split = load_split(path, where)
+    split = load_split(path, opened)
     if data_location == "device":
         split.make_resident()
     return trainer_on(split, settings)

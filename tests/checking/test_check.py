@@ -143,9 +143,9 @@ print(json.dumps({name: [asdict(each) for each in check_workload(name)] for name
 
 
 def code_of(name: str) -> str:
-    others = {"Fine": fault("return Good.forward(self, values, mask)"), "ReadsNumber": READS_NUMBER}
-    own = others.get(name) or (PLANTED | GPU_ONLY)[name][3]
-    return NET + FAULT.format(name=name, **own)
+    unplanted = {"Fine": fault("return Good.forward(self, values, mask)"), "ReadsNumber": READS_NUMBER}
+    methods = unplanted.get(name) or (PLANTED | GPU_ONLY)[name][3]
+    return NET + FAULT.format(name=name, **methods)
 
 
 def make_planted(folder: Path, *names: str) -> Path:
@@ -177,24 +177,24 @@ def found(project: Path) -> dict[str, list[dict[str, str]]]:
 
 def remarks(findings: list[Any]) -> list[tuple[str, str]]:
     """(check, status) of what neither passed nor was skipped."""
-    found = [each if isinstance(each, dict) else vars(each) for each in findings]
-    return [(each["check"], each["status"]) for each in found if each["status"] in ("warn", "fail")]
+    rows = [finding if isinstance(finding, dict) else vars(finding) for finding in findings]
+    return [(row["check"], row["status"]) for row in rows if row["status"] in ("warn", "fail")]
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_by_its_check_and_by_no_other(name: str, found: dict[str, list[dict[str, str]]]):
     check, status, words, _ = PLANTED[name]
     assert remarks(found[name]) == [(check, status)], found[name]
-    evidence = next(each["evidence"] for each in found[name] if each["check"] == check)
+    evidence = next(finding["evidence"] for finding in found[name] if finding["check"] == check)
     # The first line of the method's body.
     line = next(number for number, text in enumerate(code_of(name).splitlines(), 1) if f"class {name}" in text) + 6
     assert all(word.format(line=line) in evidence for word in words), evidence
 
 
 def test_a_check_is_skipped_only_for_a_reason(found: dict[str, list[dict[str, str]]]):
-    assert [each["check"] for each in found["Fine"]] == [check.name for check in CHECKS]
+    assert [finding["check"] for finding in found["Fine"]] == [check.name for check in CHECKS]
     assert remarks(found["Fine"]) == []
-    skipped = {each["check"]: each["evidence"] for each in found["Fine"] if each["status"] == "skip"}
+    skipped = {finding["check"]: finding["evidence"] for finding in found["Fine"] if finding["status"] == "skip"}
     assert skipped == {"CPU and GPU": "this check needs a GPU"}
 
 
@@ -207,7 +207,7 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
     net, params = ready / "workloads/tiny/net.py", ready / "params.yaml"
     net.write_text(code_of("BatchNorm").replace("torch.stack([found, found], dim=2)).mean(dim=2)", "found)"))
     block = params.read_text().replace(MODEL, '{name: "net.py:BatchNorm"}')
-    for size, parts, said, choice in (
+    for size, parts, words, choice in (
         (7, 1, "36 sequences in batches of 7 (train.batch_size) leave one", 8),
         (16, 4, "36 sequences in batches of 16 (train.batch_size) in 4 parts (train.grad_accum_steps) leave one", 15),
     ):
@@ -216,7 +216,7 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
         checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
         trained = stages_at_once(ready, "hardware", "train tiny cpu 0", check=False, publishes=False)
         for done in (checked, trained):
-            assert done.returncode == 1 and said in done.stdout and "a single sequence in training mode" in done.stdout
+            assert done.returncode == 1 and words in done.stdout and "a single sequence in training mode" in done.stdout
             assert f"use {choice} as train.batch_size" in done.stdout
         params.write_text(block.replace(sized.format(16, 1), sized.format(choice, parts)))
         checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
@@ -253,14 +253,14 @@ TASK_OF = {model: task for task, names in MODELS.items() for model in names}  # 
 
 
 def subject_of(task_name: str, model_name: str, device: str) -> Subject:
-    where = open_device(identity(device), threads=1, deterministic=True)
+    opened = open_device(identity(device), threads=1, deterministic=True)
     settings = replace(
         SETTINGS, model=CONFIGS[model_name], augment=replace(SETTINGS.augment, mix=0.0, shift=0.0, warp=0.0)
     )
     task = open_task(task_name, SUMMARIES[task_name])
     shape = Shape(4, task.num_outputs, 12, task.per_step)
-    own = tensors(40, 12, task_name)
-    return Subject(settings, own, shape, task, where, num_sequences=40, has_padding=task_name != "forecast")
+    data = tensors(40, 12, task_name)
+    return Subject(settings, data, shape, task, opened, num_sequences=40, has_padding=task_name != "forecast")
 
 
 # Without AVX-512, oneDNN's LSTM divides the gradient of its weights among two threads.
@@ -270,8 +270,8 @@ LSTM_REMARKS = [] if ordered.HAS_AVX512 else [("threads", "warn")]
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("model_name", TASK_OF)
 def test_every_built_in_network_passes(model_name: str, device: str):
-    found = remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))])
-    assert found in ([], LSTM_REMARKS if (model_name, device) == ("seq2seq", "cpu") else [])
+    result = remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))])
+    assert result in ([], LSTM_REMARKS if (model_name, device) == ("seq2seq", "cpu") else [])
 
 
 @pytest.mark.parametrize("workload", ["sign", "pen", "price", pytest.param("rally", marks=pytest.mark.long)])

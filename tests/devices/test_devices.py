@@ -61,10 +61,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "tandem/devices/other.py").write_text(OTHER)
     before = [stage for stage in EVALUATED if "cpu" not in stage]
     of_device = [stage for stage in EVALUATED if "cpu" in stage]
-    others = [stage.replace("cpu", "other") for stage in of_device]
-    stages_at_once(project, *before, *of_device, *others, publishes=False)
-    short = "speed.Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
-    python(project, f"from stages import speed; speed.compare.__defaults__ = ({short},); speed.main('tiny')")
+    of_other = [stage.replace("cpu", "other") for stage in of_device]
+    stages_at_once(project, *before, *of_device, *of_other, publishes=False)
+    length = "speed.Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
+    python(project, f"from stages import speed; speed.compare.__defaults__ = ({length},); speed.main('tiny')")
     stages_at_once(project, "compare", publishes=False)
     return project
 
@@ -72,8 +72,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_another_kind_of_device_is_one_short_file_and_trains_as_the_cpu(two: Path):
     assert len(OTHER.splitlines()) <= 60
     for name in ("last.safetensors", "best.safetensors", "history.csv", "predictions.csv"):
-        own, other = (two / run_path(name, device=device) for device in ("cpu", "other"))
-        assert own.read_bytes() == other.read_bytes(), name
+        of_cpu, of_other = (two / run_path(name, device=device) for device in ("cpu", "other"))
+        assert of_cpu.read_bytes() == of_other.read_bytes(), name
 
 
 def test_another_kind_of_device_is_measured_as_it_says(two: Path):
@@ -102,36 +102,36 @@ def test_names_and_identities_are_read_without_torch():
 
 @pytest.mark.parametrize("folder", ["tandem", "stages", "flows", "benchmarks"])
 def test_only_the_devices_compare_kinds_of_device(folder: str):
-    found = []
+    places = []
     for path in (ROOT / folder).rglob("*.py"):
         name = str(path.relative_to(ROOT))
         if not name.startswith(("tandem/devices/", *MAY_KNOW)):
-            found += [f"{name}:{node.lineno}" for node in ast.walk(ast.parse(path.read_bytes())) if knows_kinds(node)]
-    assert not found
+            places += [f"{name}:{node.lineno}" for node in ast.walk(ast.parse(path.read_bytes())) if knows_kinds(node)]
+    assert not places
 
 
 def knows_kinds(node: ast.AST) -> bool:
     """`device == "cuda"`, `kind in ("cpu", ...)`, `tensor.is_cuda`, `torch.cuda`."""
     if isinstance(node, ast.Compare):
-        sides = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
-        return any(isinstance(each, ast.Constant) and each.value in WORDS for each in sides)
+        sides = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
+        return any(isinstance(part, ast.Constant) and part.value in WORDS for part in sides)
     is_name = isinstance(node, ast.Attribute)
     return is_name and (node.attr == "is_cuda" or (node.attr == "cuda" and ast.unparse(node.value) == "torch"))
 
 
 def test_every_timed_region_waits_for_the_device_before_both_readings(monkeypatch: pytest.MonkeyPatch):
-    read: list[str] = []
+    events: list[str] = []
     device: Any = kind_of("cpu")()
-    monkeypatch.setattr(device, "synchronize", lambda: read.append("synchronized"))
+    monkeypatch.setattr(device, "synchronize", lambda: events.append("synchronized"))
     clock = iter(range(100))
-    monkeypatch.setattr("time.perf_counter", lambda: (read.append("read"), float(next(clock)))[1])
+    monkeypatch.setattr("time.perf_counter", lambda: (events.append("read"), float(next(clock)))[1])
     with Clock(device):
-        read.append("work")
-    assert read == ["synchronized", "read", "work", "synchronized", "read"]
+        events.append("work")
+    assert events == ["synchronized", "read", "work", "synchronized", "read"]
     for timed in (lambda: measure(device).__enter__(), lambda: seconds_of(lambda: None, device, 0.0)):
-        read.clear()
+        events.clear()
         timed()
-        assert read[:2] == ["synchronized", "read"]
+        assert events[:2] == ["synchronized", "read"]
 
 
 def test_a_driver_whose_version_is_unknown_has_none_to_compare():

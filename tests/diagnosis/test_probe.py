@@ -87,9 +87,9 @@ def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, s
 
     class Slow(Split):
         def batches(self, order, batch_size):
-            for each in super().batches(order, batch_size):
+            for one_batch in super().batches(order, batch_size):
                 delay.seconds += batch
-                yield each
+                yield one_batch
 
     class Costly(Reduce):
         def forward(self, values, mask):
@@ -151,17 +151,17 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     monkeypatch.setattr(probing, "HOPELESS", float("inf"))
     monkeypatch.setattr(probing, "LONGEST_SECONDS", float("inf"))
     settings = replace(SETTINGS, model=SMALL, batch_size=8, grad_accum_steps=4)
-    ran, step = [], Step.__call__
+    tried, step = [], Step.__call__
 
     def watch(self: Step, batch, *arguments):
         if len(batch) > 1:  # the single sequence, whose step shows what a step costs whatever is in it
-            ran.append((len(batch), self.execution.grad_accum_steps, self.execution.precision))
+            tried.append((len(batch), self.execution.grad_accum_steps, self.execution.precision))
         return step(self, batch, *arguments)
 
     monkeypatch.setattr(Step, "__call__", watch)
     result = found(planted(settings, 5))
     assert result.gains.keys() == {"batch 16", "batch 64", "precision bf16", "grad_accum_steps 1"}
-    assert set(ran) == {(8, 4, "fp32"), (16, 4, "fp32"), (64, 4, "fp32"), (8, 1, "fp32"), (8, 4, "bf16")}
+    assert set(tried) == {(8, 4, "fp32"), (16, 4, "fp32"), (64, 4, "fp32"), (8, 1, "fp32"), (8, 4, "bf16")}
 
 
 def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.MonkeyPatch):
@@ -279,9 +279,9 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     next(iter(trainer.training_steps()))  # the optimizer's states stay
     before = allocated_in_gpu()
     result = found(trainer)
-    known = result.numbers().keys() | result.missing_reasons.keys()
+    reported = result.numbers().keys() | result.missing_reasons.keys()
     names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
-    assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
+    assert set(names) <= reported | {name for name in names if getattr(result, name, None) is not None}
     assert allocated_in_gpu() <= before + 2**20
     epochs = [trainer.train_epoch() for _ in range(2)]
     assert trainer.execution.step == "graph" and trainer.step.graphs.captured
@@ -395,4 +395,4 @@ def test_the_training_is_left_as_it_was():
     assert vars(probed.step) == step and torch.get_float32_matmul_precision() == precision
     losses, tensors = trained(probed)
     assert losses == expected_losses
-    assert all(torch.equal(one, other) for one, other in zip(tensors, expected, strict=True))
+    assert all(torch.equal(tensor, original) for tensor, original in zip(tensors, expected, strict=True))

@@ -59,9 +59,9 @@ def test_a_disk_without_room_for_the_results_costs_no_second_training(
     (ready / RUN).symlink_to(small_disk)
     filler = fill(small_disk)
     done = stage(ready, "train", "tiny", "cpu", "0", check=False)
-    said = sentence(done.stdout)
-    saw(said)
-    assert done.returncode == 1 and "best.safetensors could not be written: No space left on device (it needs" in said
+    error = sentence(done.stdout)
+    saw(error)
+    assert done.returncode == 1 and "best.safetensors could not be written: No space left on device (it needs" in error
     assert not [path for path in small_disk.iterdir() if path != filler]
     filler.unlink()
     done = stage(ready, "train", "tiny", "cpu", "0")
@@ -77,20 +77,20 @@ def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: 
     (ready / ".tandem/checkpoints/tiny").symlink_to(small_disk)
     fill(small_disk, but=8192)
     done = stage(ready, "train", "tiny", "cpu", "0", check=False)
-    said = sentence(done.stdout)
-    saw(said)
-    found = re.fullmatch(
+    error = sentence(done.stdout)
+    saw(error)
+    match = re.fullmatch(
         r"\.tandem/checkpoints/tiny/cpu-\w+-0\.pt could not be written: No space left on device \(it needs [\d.]+ KiB, "
         r"[\d.]+ KiB are free\); the previous checkpoint is unchanged; make room and run the same command again",
-        said,
+        error,
     )
-    assert found, said
+    assert match, error
     assert not list(small_disk.glob("*.pt")) and not list(small_disk.glob(".*.tmp"))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     done = stage(ready, "train", "tiny", "cpu", "0", check=False)
-    said = sentence(done.stdout)
-    saw(said)
-    assert "read-only file system; let this user write there" in said and "epoch 1/3" not in done.stdout
+    error = sentence(done.stdout)
+    saw(error)
+    assert "read-only file system; let this user write there" in error and "epoch 1/3" not in done.stdout
 
 
 @pytest.mark.case(31, 33)
@@ -99,11 +99,11 @@ def test_a_disk_without_room_for_the_packed_data_is_named(ready: Path, small_dis
     (ready / "data/packed/tiny/cpu").rename(ready / "before")
     (ready / "data/packed/tiny/cpu").symlink_to(small_disk)
     filler = fill(small_disk)
-    for wanted in ("could not be written: No space left on device (it needs", "let this user write to data/packed"):
+    for words in ("could not be written: No space left on device (it needs", "let this user write to data/packed"):
         done = stage(ready, "preload", "tiny", "cpu", check=False)
-        said = sentence(done.stdout)
-        saw(said)
-        assert done.returncode == 1 and said.startswith("data/packed/tiny/cpu/train.safetensors") and wanted in said
+        error = sentence(done.stdout)
+        saw(error)
+        assert done.returncode == 1 and error.startswith("data/packed/tiny/cpu/train.safetensors") and words in error
         if filler.exists():
             filler.unlink()
             subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
@@ -123,8 +123,8 @@ def test_a_full_disk_when_dvc_stores_the_result_costs_no_second_training(
     assert done.returncode != 0 and "epoch 4/4" in done.stdout and "No space left on device" in done.stdout
     saw([line for line in done.stdout.splitlines() if "No space left on device" in line][-1])
     filler.unlink()
-    again = dvc(project, "repro", "train@tiny-cpu").stdout
-    saw([line for line in again.splitlines() if line.startswith("resuming from")][0])
-    assert "training is complete, the results are written again" in again and "epoch 1/4" not in again
+    resumed = dvc(project, "repro", "train@tiny-cpu").stdout
+    saw([line for line in resumed.splitlines() if line.startswith("resuming from")][0])
+    assert "training is complete, the results are written again" in resumed and "epoch 1/4" not in resumed
     forced = dvc(project, "repro", "--force", "--single-item", "train@tiny-cpu").stdout
     assert "resuming from" not in forced and "epoch 4/4" in forced

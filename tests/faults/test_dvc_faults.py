@@ -46,8 +46,8 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
     cached = damage(project, path)
     tandem(project, "repro", "train@tiny-cpu")
     assert sha256_file(project / path) != sha256, "DVC restores the damaged file"
-    again = ("--force", "--single-item", "evaluate@tiny-cpu")
-    done = tandem(project, "repro", *again, check=False)
+    options = ("--force", "--single-item", "evaluate@tiny-cpu")
+    done = tandem(project, "repro", *options, check=False)
     message = error_of(done.stdout)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert f": {path} is altered" in message
@@ -75,19 +75,19 @@ def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Cal
 @pytest.mark.case(46)
 def test_a_damaged_index_of_dvcs_own(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
     """DVC's index of the project, in /var/tmp, is overwritten with text; make repro; then the command that it gave"""
-    own = {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
+    variables = {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
     repro = ("repro", "preload@tiny-cpu")
-    tandem(ready, *repro, **own)
+    tandem(ready, *repro, **variables)
     indices = list((tmp_path / "site").rglob("cache.db"))
     assert indices
     for index in indices:
         index.write_text("no database at all " * 999)
-    done = tandem(ready, *repro, check=False, **own)
+    done = tandem(ready, *repro, check=False, **variables)
     reason = done.stdout.strip().splitlines()[-1].strip()
     assert done.returncode != 0 and "DVC's index of this project is damaged" in reason
     saw(reason)
     fix = reason.partition("run: ")[2]
-    shell(ready, fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **own)
+    shell(ready, fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **variables)
 
 
 @pytest.mark.case(47)

@@ -112,9 +112,9 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
     ready: Path, saw: Callable[[str], None]
 ):
     """kill -9 of the publisher before each of its calls to MLflow, one run a call; then one sync."""
-    said = python(ready, KILLED_BEFORE_EACH_CALL).stdout.split()
-    num_killed = int(said[said.index("killed") + 1])
-    assert said[-1] == "0" and num_killed > 5
+    words = python(ready, KILLED_BEFORE_EACH_CALL).stdout.split()
+    num_killed = int(words[words.index("killed") + 1])
+    assert words[-1] == "0" and num_killed > 5
     synced = tandem(ready, "sync").stdout
     saw(f"{num_killed} times killed; {synced}")
     client = client_of(ready)
@@ -127,8 +127,8 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         run_id = entry.info.run_id
         for name, scale in (("train/loss", 1), ("val/loss", 2)):
             points = [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
-            wanted = [(epoch, scale / epoch) for epoch in range(1, 341)]
-            assert sorted(points) == wanted, (entry.info.run_name, name)
+            expected = [(epoch, scale / epoch) for epoch in range(1, 341)]
+            assert sorted(points) == expected, (entry.info.run_name, name)
         assert len(client.get_metric_history(run_id, "test/accuracy")) == 1
         assert entry.data.params == {"a": "1"} and entry.data.tags["b"] == "2"
         assert entry.data.tags["mlflow.parentRunId"] == above.info.run_id
@@ -177,11 +177,11 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
     record(ready, "damaged", "whole", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
     (ready / ".tandem/runs/damaged/run.json").write_bytes(bytes(40))
     refused = tandem(ready, "sync", check=False)
-    said = refused.stdout.splitlines()[0]
-    saw(said)
-    assert refused.returncode == 1 and said.startswith(".tandem/runs/damaged/run.json is damaged (")
+    message = refused.stdout.splitlines()[0]
+    saw(message)
+    assert refused.returncode == 1 and message.startswith(".tandem/runs/damaged/run.json is damaged (")
     assert statuses(ready) == {"whole": "FINISHED"}
-    shell(ready, said.split("`")[1])
+    shell(ready, message.split("`")[1])
     assert "up to date" in tandem(ready, "sync").stdout
 
 
@@ -215,15 +215,15 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
         training.communicate()
     wait_until_published(project)
     training = start_training(project, **held(tmp_path / "held", 6))
-    both = [training.pid]
+    pids = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
-        both += [publisher.pid for publisher in processes(project, "tandem.tracking.publisher")]
-        assert len(both) == 2
+        pids += [publisher.pid for publisher in processes(project, "tandem.tracking.publisher")]
+        assert len(pids) == 2
         wait_for(lambda: list((project / ".tandem/checkpoints").rglob("*.previous.pt")), what="a checkpoint")
     finally:
-        for process in reversed(both):  # the publisher first, or it would notice
-            os.kill(process, signal.SIGKILL)
+        for pid in reversed(pids):  # the publisher first, or it would notice
+            os.kill(pid, signal.SIGKILL)
         training.communicate()
     [folder] = unpublished(project)
     [entry] = recorded_runs(project, "tiny")
@@ -231,8 +231,8 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     never_again = tmp_path / "never_again"
     shutil.copytree(project, never_again)
     saw(tandem(never_again, "sync").stdout)
-    assert [found["status"] for found in recorded_runs(never_again, "tiny")] == ["KILLED"]
-    assert [found["status"] for found in recorded_runs(project, "tiny")] == ["RUNNING"], "the copy's is another history"
+    assert [entry["status"] for entry in recorded_runs(never_again, "tiny")] == ["KILLED"]
+    assert [entry["status"] for entry in recorded_runs(project, "tiny")] == ["RUNNING"], "the copy's is another history"
     done = stage(project, "train", "tiny", "cpu", "0")
     assert "resuming from .tandem/checkpoints/tiny/" in done.stdout
     saw(next(line for line in done.stdout.splitlines() if line.startswith("resuming from")))
@@ -262,9 +262,9 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     second = stage(project, "evaluate", "tiny", "cpu").stdout
     wait_until_published(project)
     assert digests(trained) == before
-    said = f"mlruns/mlflow.db was copied or moved from {trained}/mlruns"
-    assert said in first and "copied or moved" not in second
-    saw(next(line for line in first.splitlines() if said in line))
+    warning = f"mlruns/mlflow.db was copied or moved from {trained}/mlruns"
+    assert warning in first and "copied or moved" not in second
+    saw(next(line for line in first.splitlines() if warning in line))
     client = client_of(project)
     entries = runs_of(client)
     assert len(entries) == 2
@@ -309,9 +309,9 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
             assert training.returncode == 0, output
             printed += output
             if fault == signal.SIGSTOP:
-                said = wait_for(lambda: "(no answer in time)" in (text := synced()) and text, what="no answer")
-                saw(said)
-                printed += said
+                message = wait_for(lambda: "(no answer in time)" in (text := synced()) and text, what="no answer")
+                saw(message)
+                printed += message
                 logs = list((project / ".tandem").rglob("publisher.log"))
                 assert logs
                 printed += "".join(log.read_text() for log in logs)
@@ -327,8 +327,8 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
         assert [point.step for point in num_epochs(entry)] == [1, 2, 3, 4, 5, 6]
     assert "pa55word" not in printed
     files = [path for folder in (project, tmp_path / "server") for path in folder.rglob("*") if path.is_file()]
-    found = [path for path in files if b"pa55word" in path.read_bytes()]
-    assert found == [project / ".git/config"], "where the user wrote it"
+    leaks = [path for path in files if b"pa55word" in path.read_bytes()]
+    assert leaks == [project / ".git/config"], "where the user wrote it"
     saw(f"no password in {len(files)} files, in what was printed, in any command line")
 
 
@@ -408,9 +408,9 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(ready: 
     output = record(ready, "after")
     synced = tandem(ready, "sync", check=False)
     assert synced.returncode == 1
-    for said in (output, synced.stdout):
-        assert "MLflow at mlruns/mlflow.db has the experiment tiny among its deleted ones" in said, said
-        assert "mlflow experiments restore --experiment-id" in said
+    for text in (output, synced.stdout):
+        assert "MLflow at mlruns/mlflow.db has the experiment tiny among its deleted ones" in text, text
+        assert "mlflow experiments restore --experiment-id" in text
     shell(ready, synced.stdout.splitlines()[0].partition("; run: ")[2])
     assert "up to date" in tandem(ready, "sync").stdout
     assert statuses(ready) == {"before": "FINISHED", "after": "FINISHED"}
@@ -428,9 +428,9 @@ def test_a_refused_record_gives_the_reason_of_the_database(ready: Path):
         in_store(
             f"CREATE TRIGGER refuse BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'the quota is used up'); END"
         )
-        said = tandem(ready, "sync", check=False).stdout
+        output = tandem(ready, "sync", check=False).stdout
         reason = "MLflow at mlruns/mlflow.db refused the record (MlflowException: the quota is used up)"
-        assert said.startswith(reason), (table, said)
+        assert output.startswith(reason), (table, output)
         in_store("DROP TRIGGER refuse")
     assert "up to date" in tandem(ready, "sync").stdout
     assert statuses(ready) == {"refused": "FINISHED"}

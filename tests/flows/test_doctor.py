@@ -51,10 +51,10 @@ def copy_to(folder: Path) -> Path:
 
 
 def run(project: Path, *arguments: str, python: tuple[str, ...] = (sys.executable, "-m"), **extra: str):
-    command, own = [*python, "tandem.cli", "doctor", *arguments], environment(**extra)
+    command, variables = [*python, "tandem.cli", "doctor", *arguments], environment(**extra)
     if python == (sys.executable, "-m") and "PYTHONPATH" not in extra:  # otherwise what a forked process would not see
-        own = forked.handing_over(own)
-    return subprocess.run(command, cwd=project, env=own, capture_output=True, text=True, timeout=600)
+        variables = forked.handing_over(variables)
+    return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, timeout=600)
 
 
 def diagnose(project: Path, *arguments: str, **extra: Any) -> list[dict[str, str]]:
@@ -67,14 +67,14 @@ def diagnose(project: Path, *arguments: str, **extra: Any) -> list[dict[str, str
     assert all(finding["what"] for finding in report["findings"])
     checks = doctor.CHECKS if arguments else doctor.CHECKS[:-1]
     assert {finding["check"] for finding in report["findings"]} == {check.__name__ for check in checks}
-    found = [finding for finding in report["findings"] if finding["status"] != "ok"]
-    assert all(finding["why"] and finding["fix"] for finding in found)
-    return found
+    remarks = [finding for finding in report["findings"] if finding["status"] != "ok"]
+    assert all(finding["why"] and finding["fix"] for finding in remarks)
+    return remarks
 
 
 def about(findings: list[dict[str, str]], words: str) -> dict[str, str]:
-    [found] = [finding for finding in findings if words in finding["what"]]
-    return found
+    [finding] = [finding for finding in findings if words in finding["what"]]
+    return finding
 
 
 def test_the_report_contains_every_check_and_a_step_on_the_cpu(project: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_torch_that_crashes_is_named(project: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     (tmp_path / "torch/version.py").write_text("__version__ = '2.15.0'\n")
-    found = about(diagnose(project, "--json", PYTHONPATH=str(tmp_path)), "cpu: ")
-    assert found["status"] == "problem" and "SIGSEGV" in found["what"]
+    finding = about(diagnose(project, "--json", PYTHONPATH=str(tmp_path)), "cpu: ")
+    assert finding["status"] == "problem" and "SIGSEGV" in finding["what"]
 
 
 @pytest.mark.case(41)
@@ -110,9 +110,9 @@ def test_versions_that_do_not_work_together_are_named(
     (tmp_path / "fastapi-0.155.0.dist-info/METADATA").write_text(
         "Metadata-Version: 2.1\nName: fastapi\nVersion: 0.155.0\n"
     )
-    found = about(diagnose(project, PYTHONPATH=str(tmp_path)), "fastapi 0.155.0 (locked: ==")
-    saw(f"{found['what']}: {found['why']}")
-    assert found["status"] == "problem" and "unset PYTHONPATH" in found["fix"]
+    finding = about(diagnose(project, PYTHONPATH=str(tmp_path)), "fastapi 0.155.0 (locked: ==")
+    saw(f"{finding['what']}: {finding['why']}")
+    assert finding["status"] == "problem" and "unset PYTHONPATH" in finding["fix"]
 
 
 @pytest.mark.parametrize("small_disk", [48], indirect=True)
@@ -123,11 +123,11 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(b"x" * 4096)
-    found = diagnose(project)
-    full = about(found, f"{project}/mlruns: ")
+    findings = diagnose(project)
+    full = about(findings, f"{project}/mlruns: ")
     saw(full["what"].replace(f"{small_disk}/", ""))
     assert full["status"] == "problem" and "No space left on device" in full["what"]
-    room = about(found, "GiB are free on the disk of the project, ")
+    room = about(findings, "GiB are free on the disk of the project, ")
     assert "; the project has " in room["what"] and room["fix"].startswith(f"du -xh --max-depth=2 {project} ")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     read_only = about(diagnose(project), f"{project}/mlruns: ")
@@ -175,10 +175,10 @@ def test_a_cache_that_this_user_may_not_write_is_named_with_the_way_to_share_it(
         without = (
             ("setpriv", "--bounding-set=-all", sys.executable, "-m") if os.getuid() == 0 else (sys.executable, "-m")
         )
-        found = about(diagnose(project, python=without), "files/md5/ab")
+        finding = about(diagnose(project, python=without), "files/md5/ab")
     finally:
         (project / ".dvc/config.local").unlink()
-    assert found["status"] == "problem" and "dvc config --local cache.shared group" in found["fix"]
+    assert finding["status"] == "problem" and "dvc config --local cache.shared group" in finding["fix"]
 
 
 def test_a_clone_of_another_user_is_named_with_gits_command(project: Path, tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_a_clone_of_another_user_is_named_with_gits_command(project: Path, tmp_p
     settings = {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig")}
     os.chown(project, 2001, -1)
     try:
-        found = about(diagnose(project, **settings), "git does not read this clone")
+        finding = about(diagnose(project, **settings), "git does not read this clone")
         warned = stage(project, "hardware", **settings).stdout
-        assert warned.splitlines()[0] == f"warning: {found['what']}; run: {found['fix']}; " + UNTIL_THEN
-        run_in(project, *shlex.split(found["fix"]), **settings)
-        assert not [each for each in diagnose(project, **settings) if each["check"] == "git"]
+        assert warned.splitlines()[0] == f"warning: {finding['what']}; run: {finding['fix']}; " + UNTIL_THEN
+        run_in(project, *shlex.split(finding["fix"]), **settings)
+        assert not [remark for remark in diagnose(project, **settings) if remark["check"] == "git"]
         assert "warning" not in stage(project, "hardware", **settings).stdout
     finally:
         os.chown(project, 0, -1)
@@ -203,13 +203,13 @@ def test_a_user_id_without_a_name_and_a_limit_of_addresses_are_named(project: Pa
     if subprocess.run([*nameless[:3], "true"], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this user, or this container, may not make user namespaces")
     without = {name: "" for name in ("LOGNAME", "USER", "LNAME", "USERNAME")}
-    found = diagnose(project, python=nameless, **without)
-    assert about(found, "the user id 2009 has no name")["fix"] == "export USER=2009"
-    assert not [each for each in found if "getpwuid" in each["what"]]
+    findings = diagnose(project, python=nameless, **without)
+    assert about(findings, "the user id 2009 has no name")["fix"] == "export USER=2009"
+    assert not [finding for finding in findings if "getpwuid" in finding["what"]]
     limited = ("bash", "-c", 'ulimit -v 4000000; exec "$0" -m "$@"', sys.executable)
-    found = diagnose(project, "--json", python=limited)
-    assert about(found, "(ulimit -v)")["fix"] == "ulimit -v unlimited"
-    assert {each["fix"] for each in found if each["check"] == "live"} <= {"ulimit -v unlimited"}
+    findings = diagnose(project, "--json", python=limited)
+    assert about(findings, "(ulimit -v)")["fix"] == "ulimit -v unlimited"
+    assert {finding["fix"] for finding in findings if finding["check"] == "live"} <= {"ulimit -v unlimited"}
 
 
 def test_every_damaged_file_is_named_with_its_fix(project: Path) -> None:
@@ -226,9 +226,9 @@ def test_every_damaged_file_is_named_with_its_fix(project: Path) -> None:
     finally:
         for file, _, _, _ in damaged:
             (project / file).unlink()
-    for _, _, what, fix in damaged:
-        found = about(findings, what)
-        assert found["status"] == "problem" and found["fix"].startswith(fix)
+    for _, _, words, fix in damaged:
+        finding = about(findings, words)
+        assert finding["status"] == "problem" and finding["fix"].startswith(fix)
 
 
 USABLE = {"count": 1, "name": "A", "driver": "580.1", "torch_cuda": "13.2"}
@@ -279,10 +279,10 @@ def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    [found] = [finding for finding in doctor.gpu() if words in finding.what]
+    [finding] = [finding for finding in doctor.gpu() if words in finding.what]
     if status != "ok":
-        saw(found.what)
-    assert found.status == status and (status == "ok" or (found.why and found.fix))
+        saw(finding.what)
+    assert finding.status == status and (status == "ok" or (finding.why and finding.fix))
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_a_gpu_that_torch_cannot_use_is_not_taken_for_a_hidden_one(
 ):
     monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (None, obstacle))
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    [found] = [finding for finding in doctor.gpu() if finding.status != "ok"]
-    assert obstacle in found.what and found.fix.startswith(fix)
+    [finding] = [finding for finding in doctor.gpu() if finding.status != "ok"]
+    assert obstacle in finding.what and finding.fix.startswith(fix)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ def test_a_gpu_that_is_slow_or_wrong_is_reported(
 ) -> None:
     """a training step on a GPU that is slower than the CPU, or whose gradients differ; the doctor"""
     facts = {"seconds": 1.0, "norm": 0.5, "devices": ["cuda:0"], "peak_mib": 20}
-    own = {"cpu": facts | {"devices": ["cpu"]}, "cuda:0": facts | changed}
+    measured = {"cpu": facts | {"devices": ["cpu"]}, "cuda:0": facts | changed}
     monkeypatch.setattr(cuda, "detect_gpu", lambda torch_cuda: (USABLE, ""))
     monkeypatch.setattr(
-        doctor.subprocess, "run", lambda command, **_: SimpleNamespace(stdout=json.dumps(own[command[-1]]))
+        doctor.subprocess, "run", lambda command, **_: SimpleNamespace(stdout=json.dumps(measured[command[-1]]))
     )
-    _, found = doctor.live()
-    saw(found.what)
-    assert found.status == status
+    _, finding = doctor.live()
+    saw(finding.what)
+    assert finding.status == status
 
 
 @pytest.mark.gpu
@@ -343,14 +343,14 @@ def test_a_set_up_with_an_installed_torch_leaves_out_torch_and_what_only_torch_n
         texts = ((ROOT / "requirements.txt").read_text(), selected)
         locked, left = (re.findall(r"^([\w.-]+)==", text, re.MULTILINE) for text in texts)
         assert set(locked) - set(left) == {name for name in locked if name == "torch" or OWN_OF_TORCH.match(name)}
-        needed = {canonicalize_name(Requirement(each).name) for name in left for each in requires_of(name)}
+        needed = {canonicalize_name(Requirement(dependency).name) for name in left for dependency in requires_of(name)}
         assert not {name for name in needed if OWN_OF_TORCH.match(name)}
         assert not [block for block in re.split(r"\n(?=\S)", selected.strip()) if "--hash=sha256:" not in block]
 
 
 def requires_of(name: str) -> list[str]:
     try:
-        return [each for each in requires(name) or () if "extra ==" not in each]
+        return [dependency for dependency in requires(name) or () if "extra ==" not in dependency]
     except PackageNotFoundError:  # for another Python or system
         return []
 

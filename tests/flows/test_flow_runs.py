@@ -85,16 +85,16 @@ def test_ui_uses_the_projects_own_database_whatever_the_shell_has(project: Proje
 def test_every_socket_of_the_servers_is_on_loopback(project: Project, saw: Callable[[str], None]) -> None:
     """make ui started; the addresses that its processes listen on; a page of another site calling the API"""
     listening = {
-        found.laddr.ip
-        for each in psutil.Process(project.ui.pid).children(recursive=True)
-        for found in each.net_connections()
-        if found.status == psutil.CONN_LISTEN
+        connection.laddr.ip
+        for process in psutil.Process(project.ui.pid).children(recursive=True)
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
     }
     assert listening and listening <= {"127.0.0.1", "::1"}
-    for origin, may in (("http://evil.example", False), (project.prefect, True)):
+    for origin, is_allowed in (("http://evil.example", False), (project.prefect, True)):
         asking = {"Origin": origin, "Access-Control-Request-Method": "GET"}
         answer = httpx.get(f"{project.prefect}/api/health", headers=asking)
-        assert (answer.headers.get("Access-Control-Allow-Origin") in ("*", origin)) == may
+        assert (answer.headers.get("Access-Control-Allow-Origin") in ("*", origin)) == is_allowed
     saw(f"listening on {', '.join(sorted(listening))} alone")
 
 
@@ -102,16 +102,16 @@ def running_flow(project: Project, flow: str, **fields: Any) -> dict[str, Any]:
     """A flow run in the state Running, as another project that uses the same server has it."""
     flow_id = project.api("POST", "/flows/", {"name": flow})["id"]
     body = {"flow_id": flow_id, "state": {"type": "RUNNING", "name": "Running"}, **fields}
-    found: dict[str, Any] = project.api("POST", "/flow_runs/", body)
-    return found
+    run: dict[str, Any] = project.api("POST", "/flow_runs/", body)
+    return run
 
 
 def test_a_start_of_ui_leaves_the_flow_runs_of_other_projects_alone(project: Project) -> None:
     foreign = [running_flow(project, "train"), running_flow(project, "train_of_the_team", tags=["train"])]
-    own = [running_flow(project, "pipeline"), running_flow(project, "compare", tags=["tandem"])]
+    own_runs = [running_flow(project, "pipeline"), running_flow(project, "compare", tags=["tandem"])]
     code = "from flows import ui; ui.mark_orphans_crashed(None)"
     assert project.run("-c", code, PREFECT_API_URL=project.api_url).returncode == 0
-    assert [project.state(run)["type"] for run in own] == ["CRASHED", "CRASHED"]
+    assert [project.state(run)["type"] for run in own_runs] == ["CRASHED", "CRASHED"]
     assert [project.state(run)["type"] for run in foreign] == ["RUNNING", "RUNNING"]
 
 
@@ -154,8 +154,8 @@ def test_the_link_of_two_runs_opens_these_two(project: Project) -> None:
     links = dict(mlflow_links(rows, project.mlflow)["sign"])
     address, _, view = links["cpu vs cuda"].partition("&viewStateShareKey=")
     assert address == f"{project.mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning"
-    found = httpx.get(f"{project.mlflow}/api/2.0/mlflow/experiments/get", params={"experiment_id": experiment}).json()
-    tags = {tag["key"]: tag["value"] for tag in found["experiment"]["tags"]}
+    reply = httpx.get(f"{project.mlflow}/api/2.0/mlflow/experiments/get", params={"experiment_id": experiment}).json()
+    tags = {tag["key"]: tag["value"] for tag in reply["experiment"]["tags"]}
     packed = tags[f"mlflow.sharedViewState.{view}"].removeprefix("deflate;")
     state = json.loads(zlib.decompress(base64.b64decode(packed)))
     shown = in_mlflow(project, "runs/search", experiment_ids=[experiment], filter=state["searchFilter"])["runs"]
@@ -186,8 +186,8 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     assert sentence.startswith("device 'cuda' is not available: ")
 
     def on_disk() -> dict[Path, int]:
-        found = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
-        return {path: path.stat().st_mtime_ns for path in found if path.is_file()}
+        paths = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
+        return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
 
     before = on_disk()
     result = project.run_flow(devices=["cuda"])
@@ -217,8 +217,8 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     page = project.artifacts(run)["results"]["data"]
     assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
     assert "- `sign.train.epochs`: `100` -> `7`" in page and "- `devices`: `['auto']` -> `['cpu']`" in page
-    named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
-    shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
+    command = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
+    shown = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
     log = project.logs(run)
     assert f"`dvc exp apply {run['name']}`" in log and "<exp>" not in log and "\n\n" not in log, log
@@ -230,12 +230,12 @@ def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(proje
     git(project.root, "add", "-f", "behave.json")  # otherwise the experiment does not see it
     commit(project.root)
     try:
-        failed = project.run_flow(overrides={"sign.train.epochs": 8})
+        result = project.run_flow(overrides={"sign.train.epochs": 8})
     finally:
         git(project.root, "rm", "-q", "behave.json")
         commit(project.root)
     log = project.logs(project.latest())
-    assert failed.returncode == 1 and log.count("ERROR: failed to reproduce 'train@sign-auto'") == 1, log
+    assert result.returncode == 1 and log.count("ERROR: failed to reproduce 'train@sign-auto'") == 1, log
 
 
 def resume() -> str:
@@ -299,8 +299,8 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
     wait_for(lambda: "Finished in state" in project.logs(run), what="the end of the log")
     lines = [*project.logs(run).split("\n"), *project.logs(train).split("\n")]
-    ended = f"Finished in state Cancelled({resume()!r})"
-    assert f"stopped; {resume()}" in lines and ended in lines and "" not in lines
+    ending = f"Finished in state Cancelled({resume()!r})"
+    assert f"stopped; {resume()}" in lines and ending in lines and "" not in lines
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
@@ -381,8 +381,8 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
         project.stage_process()
         with project.start_flow() as second:
             assert second.stdout
-            said = iter(second.stdout.readline, "")
-            saw(next(line for line in said if "another pipeline run uses this repository" in line))
+            lines = iter(second.stdout.readline, "")
+            saw(next(line for line in lines if "another pipeline run uses this repository" in line))
             assert first.poll() is None
             (project.root / "go").touch()
             second.communicate(timeout=600)
@@ -468,10 +468,10 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
         module.write_text(before + FOUND)
     project.behave(command=behaviour)
     run = project.create(f"{deployment}/{deployment}", **parameters)
-    state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
+    state = wait_for(lambda: (shown := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and shown, 600)
     assert (state["name"], state["message"]) == (name, message)
-    found = {key: each["data"] for key, each in project.artifacts(run).items()}
-    assert set(found) == set(artifacts) and all(text in found[key] for key, text in artifacts.items())
+    shown = {key: artifact["data"] for key, artifact in project.artifacts(run).items()}
+    assert set(shown) == set(artifacts) and all(text in shown[key] for key, text in artifacts.items())
 
 
 # What a user sets in Prefect's pages: the form of a run, schedules, automations.
@@ -479,8 +479,8 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(
 
 def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
     def fields() -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/pipeline")["parameter_openapi_schema"]
-        return found["properties"]
+        schema: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/pipeline")["parameter_openapi_schema"]
+        return schema["properties"]
 
     params = project.root / "params.yaml"
     before = params.read_text()
@@ -510,15 +510,15 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     """SQLAlchemy 2.1 breaks Prefect's scheduler without a word to the user, and so does whenever 0.10 that of 3.9."""
     body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
-    nightly = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
-    assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
-    assert not any(each["paused"] for each in nightly)
+    deployments = [project.api("GET", f"/deployments/name/{flow}/{flow}") for flow in ("pipeline", "verify")]
+    assert {run["deployment_id"] for run in planned} <= {nightly["id"] for nightly in deployments}
+    assert not any(nightly["paused"] for nightly in deployments)
     timezone = psutil.Process(project.ui.pid).environ()["TZ"]  # in a test's own, another hour may have begun
-    for each in nightly:
-        assert [entry["schedule"]["timezone"] for entry in each["schedules"]] == [timezone]
-        assert "every night at 0" in each["description"] and timezone in each["description"] and each["tags"]
-        own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
-        wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
+    for nightly in deployments:
+        assert [entry["schedule"]["timezone"] for entry in nightly["schedules"]] == [timezone]
+        assert "every night at 0" in nightly["description"] and timezone in nightly["description"] and nightly["tags"]
+        query = {"deployments": {"id": {"any_": [nightly["id"]]}}, **body}
+        wait_for(lambda query=query: project.api("POST", "/flow_runs/count", query), what="a run of each schedule")
 
 
 @pytest.mark.long
@@ -559,8 +559,8 @@ def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) 
     """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
 
     def read(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
-        return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
+        deployment: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
+        return {key: deployment[key] for key in ("id", "paused", "parameters", "schedules")}
 
     pipeline, verify = read("pipeline"), read("verify")
     schedule = f"/deployments/{pipeline['id']}/schedules/{pipeline['schedules'][0]['id']}"
@@ -579,8 +579,8 @@ def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) 
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
-    again = project.run("-m", "tandem.cli", "ui")
-    assert again.returncode == 1 and project.prefect in again.stderr
+    result = project.run("-m", "tandem.cli", "ui")
+    assert result.returncode == 1 and project.prefect in result.stderr
     flow = project.api("POST", "/flows/", {"name": "train_of_the_team"})["id"]
     deployment = project.api("POST", "/deployments/", {"name": "theirs", "flow_id": flow})["id"]
     foreign = running_flow(project, "train_of_the_team", deployment_id=deployment)
@@ -624,17 +624,17 @@ def test_ui_takes_the_next_port_if_another_process_was_faster_and_runs_once(proj
     port = random.randrange(30_000, 32_000)
     with project.start("-c", TAKEN_LATE, str(port)) as ui:
         assert ui.stdout
-        said = [ui.stdout.readline() for _ in range(2)]
+        lines = [ui.stdout.readline() for _ in range(2)]
         second = project.run("-m", "tandem.cli", "ui")
         # Where the first one is quick, it already runs.
         refusals = (f"`tandem ui` (process {ui.pid}) is starting here", "already running: http://127.0.0.1:")
-        assert second.returncode == 1 and any(each in second.stderr for each in refusals), second.stderr
-        while said[-1] and not said[-1].startswith("Ctrl+C"):
-            said.append(ui.stdout.readline())
+        assert second.returncode == 1 and any(refusal in second.stderr for refusal in refusals), second.stderr
+        while lines[-1] and not lines[-1].startswith("Ctrl+C"):
+            lines.append(ui.stdout.readline())
         ui.send_signal(signal.SIGINT)
         rest = ui.communicate()
-    assert any(re.match(rf"port {port} is in use; Prefect takes \d+", line) for line in said), said
-    assert said[-1].startswith("Ctrl+C") and ui.returncode == 0, (said, rest)
+    assert any(re.match(rf"port {port} is in use; Prefect takes \d+", line) for line in lines), lines
+    assert lines[-1].startswith("Ctrl+C") and ui.returncode == 0, (lines, rest)
 
 
 @pytest.mark.long
@@ -642,9 +642,9 @@ def test_ui_names_the_cause_and_the_command_if_a_newer_prefect_wrote_the_databas
     stop_ui(project)
     with closing(sqlite3.connect(project.root / ".tandem/prefect/prefect.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
-    ended = project.run("-m", "tandem.cli", "ui")
-    [error] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-    assert ended.returncode == 1 and "a newer Prefect wrote .tandem/prefect/prefect.db: git pull" in error
+    result = project.run("-m", "tandem.cli", "ui")
+    [error] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert result.returncode == 1 and "a newer Prefect wrote .tandem/prefect/prefect.db: git pull" in error
     command = re.search(r"start a new history in Prefect: (mv \S+ \S+)", error)
     assert command and subprocess.run(command[1].split(), cwd=project.root).returncode == 0
     assert not (project.root / ".tandem/prefect/prefect.db").exists()

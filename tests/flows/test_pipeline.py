@@ -73,9 +73,9 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
 
 def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
-    again = make_project(tmp_path / "again")
-    stages_at_once(again, *EVALUATED, publishes=False)
-    assert hashes(again) == hashes(trained)
+    retrained = make_project(tmp_path / "again")
+    stages_at_once(retrained, *EVALUATED, publishes=False)
+    assert hashes(retrained) == hashes(trained)
 
 
 def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path):
@@ -110,8 +110,8 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
-    named = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
-    assert all(named[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
+    run_names = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
+    assert all(run_names[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
     # An experiment with other parameters than the commit's makes no version of the registered model.
     of_workspace = next(entry for entry in entries if "dvc.experiment" not in entry.data.tags)
     [version] = client.search_model_versions("name='tandem-tiny'")
@@ -239,8 +239,8 @@ def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everythi
     assert restoring, done.stdout
     assert all((project / name).exists() for name in tracked)
     shell(project, restoring[1])
-    again = dvc(project, "repro")
-    assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
+    repro = dvc(project, "repro")
+    assert "Running stage 'train" not in repro.stdout and "Running stage 'evaluate" not in repro.stdout, repro.stdout
 
 
 @pytest.mark.long
@@ -262,8 +262,8 @@ def test_after_a_refused_experiment_the_printed_command_restores_params_yaml(
         command = re.search(r"to restore (?:it|them), run `(.*?)`", done.stdout)
         assert command, done.stdout
         of_devices = value.startswith("devices")  # results are removed too
-        said = "removed results of other devices" in done.stdout and "edit `devices`" in done.stdout
-        assert said == of_devices, done.stdout
+        names_devices = "removed results of other devices" in done.stdout and "edit `devices`" in done.stdout
+        assert names_devices == of_devices, done.stdout
         shell(project, command[1])
         assert (project / "params.yaml").read_bytes() == committed
         assert (project / run_path("score.json")).exists()

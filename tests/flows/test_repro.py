@@ -35,8 +35,8 @@ def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
     result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
     assert result.returncode == 1
     assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
-    kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
-    assert (kept["stage"], kept["run"]) == ("train@sign-auto", "t") and "epochs is 0" in kept["message"]
+    record = json.loads((project.root / ".tandem" / "last_error.json").read_text())
+    assert (record["stage"], record["run"]) == ("train@sign-auto", "t") and "epochs is 0" in record["message"]
     project.behave(train={"bug": "x"})
     result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
     assert result.returncode == 1 and "Traceback" in result.stderr
@@ -65,13 +65,13 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout
     assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
     log = project.root / ".tandem/logs/repro.log"
-    rest = ["train@sign-auto", "train-sign-auto-0 says hello", "compare says hello"]
-    assert all(line in log.read_text().splitlines() for line in rest)
+    logged = ["train@sign-auto", "train-sign-auto-0 says hello", "compare says hello"]
+    assert all(line in log.read_text().splitlines() for line in logged)
     verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
     assert "Running stage 'train@sign-auto'" in verbose and "\ncompare says hello\n" in verbose
     assert "0.8750" in verbose
-    one = project.run("-m", "tandem.cli", "repro", "train@sign-auto").stdout
-    assert "these are the results of the last `compare`" in one and "of the last" not in result.stdout
+    partial = project.run("-m", "tandem.cli", "repro", "train@sign-auto").stdout
+    assert "these are the results of the last `compare`" in partial and "of the last" not in result.stdout
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "tandem.cli", "repro")
     assert result.returncode == 1 and "error: no such device" in log.read_text()
@@ -122,7 +122,7 @@ def test_a_stage_has_one_line_of_at_most_100_letters_and_none_if_it_has_nothing_
     parts = "8,264 windows; " + "; ".join(f"{number} rows out of order" for number in range(20))
     project.behave(train={"say": parts}, compare={"say": "nothing to do: there is one kind of device"})
     lines = project.run("-m", "tandem.cli", "repro", "--force").stdout.splitlines()
-    found = [each for each in lines if re.match(r"train@sign-auto +[\d.]+ s ", each)]  # not warnings of DVC
-    assert len(found) == 1 and "8,264 windows; 0 rows out of order" in found[0] and len(found[0]) <= 100, lines
-    assert not [each for each in lines if "nothing to do" in each or each.startswith("compare")]
+    printed = [line for line in lines if re.match(r"train@sign-auto +[\d.]+ s ", line)]  # not warnings of DVC
+    assert len(printed) == 1 and "8,264 windows; 0 rows out of order" in printed[0] and len(printed[0]) <= 100, lines
+    assert not [line for line in lines if "nothing to do" in line or line.startswith("compare")]
     assert parts in (project.root / ".tandem/logs/repro.log").read_text()

@@ -59,22 +59,22 @@ def project(published: Path, tmp_path: Path) -> Path:
 
 
 def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[Path, str]):
-    ran = re.findall(r"Running stage '([^']+)'", experiment[1])
-    assert ran[:4] == ["stages/dvc.yaml:hardware", "train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu"]
-    assert ran[4:] == ["speed@tiny", "compare"]
+    stages = re.findall(r"Running stage '([^']+)'", experiment[1])
+    assert stages[:4] == ["stages/dvc.yaml:hardware", "train@tiny-cpu", "replicate@tiny-cpu", "evaluate@tiny-cpu"]
+    assert stages[4:] == ["speed@tiny", "compare"]
 
 
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
-    kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
-    assert kept.stdout.split() == ["dvc.lock", *TRACKED, "stages/dvc.lock"]
+    tracked = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
+    assert tracked.stdout.split() == ["dvc.lock", *TRACKED, "stages/dvc.lock"]
 
 
 def test_make_show_lists_each_experiment_with_its_changes(published: Path):
     lines = tandem(published, "show").stdout.splitlines()
-    found = {line.split()[0]: line for line in lines[2:] if line}
-    assert list(found) == ["here,", "main", "shorter"]
-    assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
-    assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
+    rows = {line.split()[0]: line for line in lines[2:] if line}
+    assert list(rows) == ["here,", "main", "shorter"]
+    assert all(" cpu " in line and "accuracy 0." in line for line in rows.values())
+    assert "train.epochs=2" in rows["shorter"] and "train.epochs" not in rows["main"]
     refused = tandem(published, "show", "tinny", check=False)
     assert refused.returncode == 2 and "did you mean 'tiny'?" in refused.stdout
 
@@ -90,11 +90,11 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
         assert all(row["update"] == ("tandem repro tiny" if row["changed"] else None) for row in rows)
         assert all(row["outdated"] == bool({*row["changed"]} - {"machine"}) for row in rows)
         assert all((row["epoch_seconds"] is None) == ("machine" in row["changed"]) for row in rows if row["score"])
-        assert all(f"\n{each}; " in show.table("tiny", rows) for each in said)
+        assert all(f"\n{line}; " in show.table("tiny", rows) for line in said)
         return {row["experiment"]: row["changed"] for row in rows}
 
-    others = {"main": [], "shorter": []}
-    assert changed() == {"here, now": [], **others}
+    unchanged = {"main": [], "shorter": []}
+    assert changed() == {"here, now": [], **unchanged}
     for path, old, new, kind in (
         ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef ", "code"),
         ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n", "data"),
@@ -102,13 +102,13 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     ):
         content = (project / path).read_text()
         (project / path).write_text(content.replace(old, new, 1))
-        assert changed(f"outdated: {kind} changed after this result") == {"here, now": [kind], **others}, path
+        assert changed(f"outdated: {kind} changed after this result") == {"here, now": [kind], **unchanged}, path
         (project / path).write_text(content)
     of_another = changed("no times: another machine measured them", MKL_CBWR="AVX2")  # its times are not shown
-    assert of_another == {"here, now": ["machine"], **others}
-    assert changed() == {"here, now": [], **others}
+    assert of_another == {"here, now": ["machine"], **unchanged}
+    assert changed() == {"here, now": [], **unchanged}
     dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
-    assert changed() == {"here, now": ["the training"], **others}
+    assert changed() == {"here, now": ["the training"], **unchanged}
     shutil.rmtree(project / "results/runs/tiny/cpu/evaluate")  # as after a kill of `evaluate`
     assert shown_rows(project)["here, now"]["state"] == "not evaluated"
     shutil.rmtree(project / "results/runs")  # as in a clone, where git has the scores and the times of another machine
@@ -120,7 +120,7 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
     project = copy_of(trained, tmp_path / "project")
     (project / "params.yaml").write_text(TINY.replace("devices: [cpu]", "devices: [2xcpu]"))
     rows = rows_in(project)
-    [row] = [each for each in rows if each["experiment"] == "here, now"]
+    [row] = [row for row in rows if row["experiment"] == "here, now"]
     assert (row["device"], row["state"], row["score"], row["update"]) == (
         "2xcpu",
         "not trained",
@@ -242,8 +242,8 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
     git(project, "commit", "-qm", "parameters that were not trained", "params.yaml")
     (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("preset: none", "preset: auto"))
     rows = shown_rows(project)
-    made = {"seeds": [0], "train.epochs": 4, "train.learning_rate": 0.01}
-    assert rows["main"]["params"] == rows["here, now"]["params"] == made
+    trained = {"seeds": [0], "train.epochs": 4, "train.learning_rate": 0.01}
+    assert rows["main"]["params"] == rows["here, now"]["params"] == trained
     git(project, "checkout", "-q", "params.yaml")
     differs = "(seeds: [0] before, [5] now; train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
     assert differs in dvc(project, "repro").stdout
@@ -261,10 +261,10 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     written = copy.deepcopy(short)
     written["tiny"]["train"] |= {"schedule": "one-cycle", "kernels": "auto", "augment": {"mix": 0.0}}
     written["tiny"]["preprocess"] |= {"seed": 0, "window": None}
-    own, other = ({"rev": WORKSPACE, "data": {"params": {"params.yaml": {"data": each}}}} for each in (short, written))
-    assert differing(params_in_force("tiny", own), params_in_force("tiny", other)) == {}
-    other["data"]["params"]["params.yaml"]["data"]["tiny"]["train"]["schedule"] = "cosine"
-    assert differing(params_in_force("tiny", other), params_in_force("tiny", own)) == {"train.schedule": "cosine"}
+    bare, full = ({"rev": WORKSPACE, "data": {"params": {"params.yaml": {"data": data}}}} for data in (short, written))
+    assert differing(params_in_force("tiny", bare), params_in_force("tiny", full)) == {}
+    full["data"]["params"]["params.yaml"]["data"]["tiny"]["train"]["schedule"] = "cosine"
+    assert differing(params_in_force("tiny", full), params_in_force("tiny", bare)) == {"train.schedule": "cosine"}
     longer = {**written["tiny"], "train": {"epochs": 4}}
     rows = ({"parameters": [flatten(block)]} for block in (short["tiny"], longer))
     assert changed_params(*rows) == " (train.epochs: 3 before, 4 now)"
@@ -300,10 +300,10 @@ def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(project: 
 def test_make_clean_leaves_what_git_keeps(project: Path):
     (project / "workloads/tiny/data/more.csv").write_text("mine\n")
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
-    left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
-    assert left == set(TRACKED)
-    assert all((project / kept).exists() for kept in ("dvc.lock", "workloads/tiny/data/more.csv", "mlruns/mlflow.db"))
-    assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem"))
+    remaining = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
+    assert remaining == set(TRACKED)
+    assert all((project / name).exists() for name in ("dvc.lock", "workloads/tiny/data/more.csv", "mlruns/mlflow.db"))
+    assert not any((project / name).exists() for name in ("data/prepared", "data/packed", ".tandem"))
     assert (project / ".dvc/cache").exists()  # the only copy of the experiments' results
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean", "ARGS=--cache")
     assert not (project / ".dvc/cache").exists()

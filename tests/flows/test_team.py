@@ -46,16 +46,16 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     git(tmp_path, "clone", "-q", "origin", "clone")
     clone = tmp_path / "clone"
     (origin / "new.txt").write_text("of another commit")
-    made = Path("results/losses.csv")
+    losses = Path("results/losses.csv")
     for place, text in ((origin, "committed by somebody"), (clone, "made by a run")):
-        (place / made).parent.mkdir(parents=True, exist_ok=True)
-        (place / made).write_text(text)
+        (place / losses).parent.mkdir(parents=True, exist_ok=True)
+        (place / losses).write_text(text)
     commit(origin)
     (clone / "results/scores.json").write_text('{"of": "a run"}')
     (clone / "dvc.yaml").write_text((clone / "dvc.yaml").read_text() + "# an edit\n")
     done = run(clone, sys.executable, "-c", "from flows import remote; remote.pull()")
     assert (clone / "new.txt").exists() and json.loads((clone / "results/scores.json").read_text()) == {}
-    assert (clone / made).read_text() == "committed by somebody"
+    assert (clone / losses).read_text() == "committed by somebody"
     assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
     # Other packages than are installed end the run in one sentence.
     lock = (origin / "requirements.txt").read_text()

@@ -55,9 +55,9 @@ MIB = 2**20
 
 def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
     trainer = new_trainer("cuda", data_location, folder, settings)
-    found = finish(trainer)
+    result = finish(trainer)
     assert trainer.execution.why_no_graph == ""
-    return found
+    return result
 
 
 def assert_same_bits(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[str, Tensor], list[float]]) -> None:
@@ -76,7 +76,7 @@ def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[s
 @pytest.mark.parametrize("grad_accum_steps", [1, 2])
 @pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER, OWN_NETWORK], ids=["gru", "transformer", "own"])
 def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_steps: int, tmp_path: Path):
-    eager, captured = (replace(each, model=model, grad_accum_steps=grad_accum_steps) for each in (EAGER, CAPTURED))
+    eager, captured = (replace(base, model=model, grad_accum_steps=grad_accum_steps) for base in (EAGER, CAPTURED))
     trainer = new_trainer("cuda", "device", tmp_path, captured)
     assert_close(finish(trainer), trained(eager, tmp_path))
     assert trainer.step.graphs.captured.keys() == {("step", True), ("step", False)}  # the ragged batch too
@@ -84,7 +84,7 @@ def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_step
 
 def test_captured_steps_in_fp16_skip_what_overflows_as_eager_ones_do(tmp_path: Path):
     """A replay decides on the device whether its gradients overflow; the loss scale changes there too."""
-    found = []
+    outcomes = []
     for settings in (replace(EAGER, precision="fp16"), HALF):
         trainer = new_trainer("cuda", "device", tmp_path, replace(settings, max_grad_norm=0.5))
         epochs = [trainer.train_epoch().train_loss for _ in range(2)]
@@ -92,9 +92,9 @@ def test_captured_steps_in_fp16_skip_what_overflows_as_eager_ones_do(tmp_path: P
         scale, steps_before = trainer.step.scaler.get_scale(), step_of(trainer)
         epochs += [trainer.train_epoch().train_loss for _ in range(2)]
         assert trainer.step.scaler.get_scale() < scale and step_of(trainer) < steps_before + 2 * trainer.steps_per_epoch
-        found.append((epochs, trainer.step.scaler.get_scale(), step_of(trainer)))
+        outcomes.append((epochs, trainer.step.scaler.get_scale(), step_of(trainer)))
     assert trainer.step.graphs.captured
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-2) and found[0][1:] == found[1][1:]
+    assert outcomes[0][0] == pytest.approx(outcomes[1][0], rel=1e-2) and outcomes[0][1:] == outcomes[1][1:]
 
 
 def test_a_step_that_is_repeated_beside_a_graph_in_fp16_keeps_the_scale_that_the_graph_reads(
@@ -104,19 +104,19 @@ def test_a_step_that_is_repeated_beside_a_graph_in_fp16_keeps_the_scale_that_the
     settings = replace(HALF, batch_size=8, max_grad_norm=0.5)
     untouched = new_trainer("cuda", "device", tmp_path, settings)
     expected = finish(untouched)
-    loss, failed = classify.Task.loss, list[bool]()
+    loss, failures = classify.Task.loss, list[bool]()
 
     def lacks_memory_once(*arguments: Any) -> Tensor:
-        if len(arguments[1]) < settings.batch_size and torch.is_grad_enabled() and not failed:
-            failed.append(bool(trainer.step.graphs and trainer.step.graphs.captured))
+        if len(arguments[1]) < settings.batch_size and torch.is_grad_enabled() and not failures:
+            failures.append(bool(trainer.step.graphs and trainer.step.graphs.captured))
             raise torch.OutOfMemoryError("planted")
         return loss(*arguments)
 
     monkeypatch.setattr(classify.Task, "loss", lacks_memory_once)
     trainer = new_trainer("cuda", "device", tmp_path, settings)
-    found = finish(trainer)
-    assert failed == [True] and len(trainer.executor.fallbacks) == 1 and trainer.execution.step == "graph"
-    assert_same_bits(found, expected)
+    result = finish(trainer)
+    assert failures == [True] and len(trainer.executor.fallbacks) == 1 and trainer.execution.step == "graph"
+    assert_same_bits(result, expected)
     assert trainer.step.scaler.state_dict() == untouched.step.scaler.state_dict()
 
 
@@ -136,15 +136,15 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
 
     def refuses_capture(*arguments: Any) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
-            kept = torch.empty(large, dtype=torch.uint8, device="cuda")  # noqa: F841  (lives in this frame)
+            tensor = torch.empty(large, dtype=torch.uint8, device="cuda")  # noqa: F841  (lives in this frame)
             torch.cuda.synchronize()  # not permitted in a capture: CUDA ends it with an error
         return loss(*arguments)
 
     monkeypatch.setattr(classify.Task, "loss", refuses_capture)
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
-    found = finish(trainer)
+    result = finish(trainer)
     assert "capture" in trainer.execution.why_no_graph
-    assert_close(found, expected)
+    assert_close(result, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert allocated_in_gpu() < large
 
@@ -160,11 +160,11 @@ def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_
     """As with `self.attention = ...` in its forward pass. The memory of the capture may be released only once, or torch
     can never again free cached memory.
     """
-    loss, kept = classify.Task.loss, list[Tensor]()
+    loss, kept_tensors = classify.Task.loss, list[Tensor]()
 
     def keeps(*arguments: Any) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
-            kept.append(arguments[1].detach())
+            kept_tensors.append(arguments[1].detach())
             fail()
         return loss(*arguments)
 
@@ -172,7 +172,7 @@ def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     finish(trainer)
     torch.cuda.empty_cache()
-    assert kept and trainer.execution.step == "eager" and trainer.why_no_graph
+    assert kept_tensors and trainer.execution.step == "eager" and trainer.why_no_graph
 
 
 class Changing(nn.Module):
@@ -195,14 +195,14 @@ class Changing(nn.Module):
 @pytest.mark.parametrize(("draws", "reason"), [(True, "draws random numbers on the CPU"), (False, "the buffer mean")])
 def test_a_step_that_a_replay_would_not_repeat_is_not_captured(draws: bool, reason: str, tmp_path: Path):
     """A replay runs no Python: every step would take the same branch, or read a tensor that is no longer there."""
-    found = []
+    results = []
     for settings in (EAGER, CAPTURED):
         torch.manual_seed(0)
         split = new_trainer("cuda", "device", tmp_path, settings).train_split
         trainer = trainers.trainer_on(split, settings, model=Changing(draws))
-        found.append(finish(trainer))
+        results.append(finish(trainer))
     assert reason in trainer.why_no_graph
-    assert_same_bits(*found)
+    assert_same_bits(*results)
 
 
 def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
@@ -212,8 +212,8 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     batch, loss = trainer.one_batch(CAPTURED.batch_size), classify.Task.loss
     with trainer.without_trace():
-        now, other = trainer.alternative(), trainer.alternative()
-        step, fails = now.step.repeated(batch), other.step.repeated(batch)
+        current, other = trainer.alternative(), trainer.alternative()
+        step, fails = current.step.repeated(batch), other.step.repeated(batch)
         for _ in range(NUM_WARMUPS + 1):
             step()
 
@@ -226,7 +226,7 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
             patched.setattr(classify.Task, "loss", lacks_memory)
             for _ in range(NUM_WARMUPS + 1):
                 fails()
-        assert now.step.graphs.pool in [segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()]
+        assert current.step.graphs.pool in [segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()]
         step()
         torch.cuda.synchronize()
     trainer.train_epoch()
@@ -243,7 +243,7 @@ def test_a_capture_that_fails_under_an_allocator_without_a_snapshot_leaves_an_ea
 
     loss = classify.Task.loss
     monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse)
-    monkeypatch.setattr(classify.Task, "loss", lambda *found: loss(*found) + 0 * loss(*found).item())
+    monkeypatch.setattr(classify.Task, "loss", lambda *arguments: loss(*arguments) + 0 * loss(*arguments).item())
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     finish(trainer)
     assert "capture" in trainer.execution.why_no_graph
@@ -321,10 +321,10 @@ def test_streaming_pins_no_more_of_the_host_than_its_sequences_need(tmp_path: Pa
 
 def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Neither memory that may run out nor an operator that has no deterministic kernel there."""
-    seen, score = [], classify.Task.score
-    monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
+    scored, score = [], classify.Task.score
+    monkeypatch.setattr(classify.Task, "score", lambda task, *args: (scored.extend(args), score(task, *args))[1])
     new_trainer("cuda", "device", tmp_path, EAGER).train_epoch()
-    assert {tensor.device.type for tensor in seen} == {"cpu"}
+    assert {tensor.device.type for tensor in scored} == {"cpu"}
 
 
 @STEPS
@@ -399,11 +399,11 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     settings, folder, room, losses = with_room
     trainer = new_trainer("cuda", "device", folder, settings)
     leave_in_gpu(share * room)
-    _, found = finish(trainer)
+    _, actual = finish(trainer)
     assert trainer.executor.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
     assert share > 0.5 or trainer.execution.grad_accum_steps > 1
     saw("; ".join(trainer.executor.fallbacks))
-    assert found == pytest.approx(losses, rel=1e-3)
+    assert actual == pytest.approx(losses, rel=1e-3)
 
 
 def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_else(
@@ -420,8 +420,8 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             and len(trainer.executor.fallbacks) <= 2
         )
         assert trainer.why_no_graph == "memory ran out"
-    now = trainer.execution
-    assert (now.grad_accum_steps, now.num_eval_parts, now.data_location) == (1, 1, "device")
+    execution = trainer.execution
+    assert (execution.grad_accum_steps, execution.num_eval_parts, execution.data_location) == (1, 1, "device")
 
 
 @STEPS
@@ -447,20 +447,20 @@ def test_a_pair_waits_for_streamed_data_as_an_epoch_does(tmp_path: Path, monkeyp
     training.trainer = new_trainer("cuda", "host", tmp_path, CAPTURED)
     monkeypatch.setattr(Split, "tensors_at", slow)
     training.num_steps = training.warm_up()
-    found = []
+    seconds = []
     for _ in range(5):
         time.sleep(0.5)  # the other side's turn
-        found.append(training.turn())
-    assert training.num_ahead == 4 and median(found) == pytest.approx(48 * 0.04, rel=0.2)
+        seconds.append(training.turn())
+    assert training.num_ahead == 4 and median(seconds) == pytest.approx(48 * 0.04, rel=0.2)
 
 
 def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The first steps on a GPU load libraries and are captured: timed, they would decide, and the choice is kept."""
     trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
-    captured, seen, capture, seconds_of = [], [], Graphs.capture, auto.seconds_of
+    captured, counts, capture, seconds_of = [], [], Graphs.capture, auto.seconds_of
 
     def watched(*arguments: Any) -> float:
-        seen.append(len(captured))
+        counts.append(len(captured))
         return seconds_of(*arguments)
 
     monkeypatch.setattr(Graphs, "capture", lambda *arguments: (captured.append(1), capture(*arguments))[1])
@@ -469,7 +469,7 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
     monkeypatch.setattr(auto, "cached_choices", dict)
     monkeypatch.setattr(auto, "store_choice", lambda key, choice: choice)
     precision, _ = auto.choose_precision(trainer, identity("cuda"))
-    assert set(seen) == {2} and precision in ("fp32", "bf16")
+    assert set(counts) == {2} and precision in ("fp32", "bf16")
 
 
 def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(

@@ -92,9 +92,9 @@ assert has_context(), "this test sees no context"
 
 
 def test_the_gpu_is_compared_with_the_cpu_of_its_machine(compared: Path):
-    found = json.loads((compared / "results/speed/tiny.json").read_text())
-    assert found["sides"] == ["cpu", "cuda"] and found["speed_up"]["num_pairs"] == 1, found
-    assert [pair["about"]["cuda"]["other_processes"] for pair in found["pairs"]] == [0]
+    record = json.loads((compared / "results/speed/tiny.json").read_text())
+    assert record["sides"] == ["cpu", "cuda"] and record["speed_up"]["num_pairs"] == 1, record
+    assert [pair["about"]["cuda"]["other_processes"] for pair in record["pairs"]] == [0]
     text = (compared / "results/compare/compare.md").read_text()
     assert re.search("the epoch time on (cuda|cpu) is", text) and "other processes on its GPU" not in text
     for device in ("cpu", "cuda"):
@@ -102,12 +102,12 @@ def test_the_gpu_is_compared_with_the_cpu_of_its_machine(compared: Path):
 
 
 def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(compared: Path):
-    found = manifest_of(compared, device="cuda")
-    assert found["realized"]["step"] == "graph" and "graph_blocker" not in found["realized"]
+    manifest = manifest_of(compared, device="cuda")
+    assert manifest["realized"]["step"] == "graph" and "graph_blocker" not in manifest["realized"]
     lines = read_record(compared, "timing.json", device="cuda")["summary_lines"]
     assert "on cuda in all 4 epochs" in lines["device"]
-    assert found["kernels"] == "cuDNN's GRU, torch's dropout" and found["environment"]["versions"]["cudnn"]
-    timings = found["timing"]
+    assert manifest["kernels"] == "cuDNN's GRU, torch's dropout" and manifest["environment"]["versions"]["cudnn"]
+    timings = manifest["timing"]
     assert timings["peak_allocated_mib"] > 0 and timings["peak_reserved_mib"] >= timings["peak_allocated_mib"]
     for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "epoch_joules", "train_joules"):
         assert timings[name] is None or timings[name] > 0, name
@@ -117,11 +117,11 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
 def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
     verify = (sys.executable, "-m", "tandem.cli", "verify", str(compared / "results/runs/tiny/cuda"))
     assert "bit-equal\n" in run(compared, *verify).stdout
-    other = run(compared, *verify, "--device", "cpu", check=False)
-    assert "Traceback" not in other.stdout
+    rerun = run(compared, *verify, "--device", "cpu", check=False)
+    assert "Traceback" not in rerun.stdout
     # Dropout draws from a generator of the device's own, so that scores decide; a test split of 12 may be too small.
-    assert any(f": {verdict}" in other.stdout for verdict in ("statistically compatible", "inconclusive")), other.stdout
-    assert other.returncode in (0, 3)
+    assert any(f": {verdict}" in rerun.stdout for verdict in ("statistically compatible", "inconclusive")), rerun.stdout
+    assert rerun.returncode in (0, 3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -146,9 +146,9 @@ def test_a_training_that_is_ended_goes_on_to_the_same_bits(
 
 def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_run(project: Path):
     code = "import sys, torch; torch.zeros(1, device='cuda'); print('there', flush=True); sys.stdin.read()"
-    other = start(project, sys.executable, "-c", code)
+    process = start(project, sys.executable, "-c", code)
     try:
-        assert other.stdout and other.stdout.readline() == "there\n"
+        assert process.stdout and process.stdout.readline() == "there\n"
         output = stage(project, "train", "tiny", "cuda", "0").stdout
         conditions = manifest_of(project, device="cuda")["conditions"]
         if "other_processes" not in conditions["before"]["gpu"]:
@@ -157,8 +157,8 @@ def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_ru
         speed = stage(project, "speed", "tiny").stdout
         assert "other processes used the GPU of cuda at the end of the measurement" in speed
     finally:
-        other.kill()
-        other.communicate()
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
@@ -166,17 +166,17 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
     output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda").stdout
-    found = manifest_of(project, device="cuda")
-    losses = [row["train_loss"] for row in found["epochs"]]
+    manifest = manifest_of(project, device="cuda")
+    losses = [row["train_loss"] for row in manifest["epochs"]]
     assert losses[-1] < losses[0]
-    capability = found["hardware"]["capability"]
+    capability = manifest["hardware"]["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
-    assert found["realized"]["precision"] == expected
-    assert found["realized"]["step"] == "graph"
+    assert manifest["realized"]["precision"] == expected
+    assert manifest["realized"]["step"] == "graph"
     has_bf16 = int(capability.split(".")[0]) >= 8
     assert ("torch emulates it slowly" in output) == (precision == "bf16" and not has_bf16)
     if precision == "bf16":  # cuDNN's recurrent layers do not compute in it
-        assert f"cuDNN's GRU in {'tf32' if has_bf16 else 'fp32'}" in found["kernels"]
+        assert f"cuDNN's GRU in {'tf32' if has_bf16 else 'fp32'}" in manifest["kernels"]
 
 
 NVML = {
@@ -216,15 +216,15 @@ def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_rea
     """The last one, which is another one than NVML's first where there are several."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         pytest.skip("CUDA_VISIBLE_DEVICES is set already, so that an index means another GPU here")
-    wanted = uuids()[-1]
-    visible = wanted if by == "uuid" else str(len(uuids()) - 1)
+    uuid = uuids()[-1]
+    visible = uuid if by == "uuid" else str(len(uuids()) - 1)
     stages = ("hardware", "train tiny cuda 0")
     stages_at_once(project, *stages, CUDA_VISIBLE_DEVICES=visible)
     is_kept = bool(unpublished(project))
     assert manifest_of(project, device="cuda")["device"] == "cuda"
     assert "count" not in manifest_of(project, device="cuda")["hardware"]
     text = "".join(path.read_text(errors="replace") for path in (project / ".tandem").rglob("*") if path.is_file())
-    assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
+    assert uuid in text or not is_kept  # MLflow has the tag if the run was published already
 
 
 @pytest.mark.parametrize("words", ["hardware", "preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda"])

@@ -10,15 +10,15 @@ from tandem.runs.record import Record, summarize_energy
 
 
 def record_of(joules: list[float | None], parts: list[float | str]) -> Record:
-    rows = [{"epoch": n, "is_warmup": int(n == 1), "energy_joules": each} for n, each in enumerate(joules, 1)]
+    rows = [{"epoch": n, "is_warmup": int(n == 1), "energy_joules": energy} for n, energy in enumerate(joules, 1)]
     return Record("key", timings=rows, energy=dict(enumerate(parts)), missing_reasons={"energy_joules": "too short"})
 
 
 def test_a_training_has_the_energy_of_all_its_parts_or_none():
-    found = summarize_energy(record_of([9.0, 2.0, 3.0, 7.0], [10.0, 15.0]))
-    assert found == ({"epoch_joules": 3.0, "train_joules": 25.0}, {})
-    found, reasons = summarize_energy(record_of([9.0, 2.0, None], [10.0, "NVML: GPU is lost"]))
-    assert found == {"epoch_joules": None, "train_joules": None}
+    summary = summarize_energy(record_of([9.0, 2.0, 3.0, 7.0], [10.0, 15.0]))
+    assert summary == ({"epoch_joules": 3.0, "train_joules": 25.0}, {})
+    summary, reasons = summarize_energy(record_of([9.0, 2.0, None], [10.0, "NVML: GPU is lost"]))
+    assert summary == {"epoch_joules": None, "train_joules": None}
     assert reasons == {"epoch_joules": "too short", "train_joules": "NVML: GPU is lost"}
 
 

@@ -47,14 +47,14 @@ def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypa
     clock, cpu = Clock(), Clock()
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "process_time", cpu)
-    with measure(CPU) as found:
+    with measure(CPU) as measured:
         clock.seconds += 4.0
         cpu.seconds += 3.0
-    assert found.seconds == 4.0 and found.cpu_share == 0.75
-    missing = {name for name, value in vars(found).items() if value is None}
-    assert found.missing_reasons.keys() == missing
+    assert measured.seconds == 4.0 and measured.cpu_share == 0.75
+    missing = {name for name, value in vars(measured).items() if value is None}
+    assert measured.missing_reasons.keys() == missing
     assert {"peak_allocated_mib", "process_mib", "gpu_busy_share"} <= missing
-    assert all("no GPU" in found.missing_reasons[name] for name in missing - {"energy_joules"})
+    assert all("no GPU" in measured.missing_reasons[name] for name in missing - {"energy_joules"})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_a_window_has_the_largest_memory_and_the_mean_of_averages(monkeypatch: p
 
 
 def test_a_region_that_is_too_short_or_without_a_reading_has_the_reason_for_each_quantity(quick: None):
-    lost = {name: "NVML: GPU is lost" for name in reading()}
+    reasons = {name: "NVML: GPU is lost" for name in reading()}
     source = Scripted(reading())
     with sampling(source) as whole:
         with sampling(source) as short:
@@ -125,11 +125,11 @@ def test_a_region_that_is_too_short_or_without_a_reading_has_the_reason_for_each
             time.sleep(0.11)
             source.wait_for(1)
         with sampling(source) as bad:
-            source.found = lost
+            source.found = reasons
             source.wait_for(2)
     assert "averages over up to 0.1 s" in short.summary()["gpu_busy_share"] and short.summary()["process_mib"] == 100.0
     assert good.summary() == reading()
-    assert bad.summary() == whole.summary() == lost
+    assert bad.summary() == whole.summary() == reasons
 
 
 def test_the_thread_ends_with_a_part_that_is_interrupted(quick: None):
@@ -138,9 +138,9 @@ def test_the_thread_ends_with_a_part_that_is_interrupted(quick: None):
         source.wait_for(2)
         raise KeyboardInterrupt
     assert sampler_threads() == [] and not sampler.running
-    with sampling(source) as again:
+    with sampling(source) as second:
         source.wait_for(1)
-    assert again.summary()["process_mib"] == 100.0
+    assert second.summary()["process_mib"] == 100.0
 
 
 def test_a_resumed_training_has_the_numbers_of_all_its_parts():
@@ -150,8 +150,8 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
         {"sampled_seconds": 40.0, **reading(100.0, gpu_busy_share=pytest.approx(0.3))},
         {},
     )
-    found, reasons = summarize_gpu([first, {**second, "power_watts": "NVML: Not Supported"}])
-    assert found["power_watts"] is None and reasons == {"power_watts": "NVML: Not Supported"}
+    summary, reasons = summarize_gpu([first, {**second, "power_watts": "NVML: Not Supported"}])
+    assert summary["power_watts"] is None and reasons == {"power_watts": "NVML: Not Supported"}
     assert summarize_gpu([{}]) == (dict.fromkeys(first), {}), "nothing, and nothing that looks like a 0"
 
 
@@ -169,7 +169,7 @@ def train_sampled() -> None:
 
 def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(ready: Path):
     python(ready, "from tests.machine import test_measure; test_measure.train_sampled()")
-    [kept] = unpublished(ready)
+    [folder] = unpublished(ready)
     record = read_record(ready, "timing.json")
     timings = record["timing"]
     reason = CPU.no_energy
@@ -178,11 +178,11 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
     assert record["summary_lines"]["energy"] == f"energy is not measured: {reason}"
     expected = reading(other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
-    found = {metric: timings[name] for name, metric in RUN_METRICS.items()}
-    metrics = json.loads((kept / "train.end.json").read_text())["metrics"]
-    assert metrics == {name: value for name, value in found.items() if value is not None}
+    recorded = {metric: timings[name] for name, metric in RUN_METRICS.items()}
+    metrics = json.loads((folder / "train.end.json").read_text())["metrics"]
+    assert metrics == {name: value for name, value in recorded.items() if value is not None}
     assert not timings["missing_reasons"].keys() & expected.keys()
-    tags = json.loads((kept / "run.json").read_text())["tags"]
+    tags = json.loads((folder / "run.json").read_text())["tags"]
     assert tags["not_comparable"] == "other processes on its GPU (1 during the training)"
 
 
@@ -200,8 +200,8 @@ def test_a_new_quantity_is_a_line_and_the_place_that_measures_it(ready: Path):
     stage(ready, "train", "tiny", "cpu", "0", publishes=False)
     assert read_record(ready, "timing.json")["timing"]["faults"] == 7.5
     assert {row["faults"] for row in files.read_numbers(ready / run_path("timings.csv"))} == {7.5}
-    [kept] = unpublished(ready)
-    assert json.loads((kept / "train.end.json").read_text())["metrics"]["ram/faults_max"] == 7.5
+    [folder] = unpublished(ready)
+    assert json.loads((folder / "train.end.json").read_text())["metrics"]["ram/faults_max"] == 7.5
     code = "from pathlib import Path; from tandem.comparing import table; from tandem.runs import run\n"
     code += "own = [run.open_folder(Path('results/runs/tiny/cpu'))]\n"
     code += "print(*table.rows_of([own, own]), sep='\\n')"
@@ -271,17 +271,17 @@ def test_a_part_of_a_gpu_is_read_itself_and_not_the_whole(monkeypatch: pytest.Mo
     whole, part = bytes(range(16)), bytes(range(16, 32))
 
     def write(uuid: bytes) -> Callable[[Any, object], None]:
-        return lambda found, device: ctypes.memmove(found._obj, uuid, 16) and None
+        return lambda target, device: ctypes.memmove(target._obj, uuid, 16) and None
 
     driver = SimpleNamespace(
         cuDeviceGet=lambda device, index: None, cuDeviceGetUuid=write(whole), cuDeviceGetUuid_v2=write(part)
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    known = {
+    handles = {
         "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f": "whole",
         "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f": "part",
     }
-    monkeypatch.setattr(nvml, "start", lambda: SimpleNamespace(nvmlDeviceGetHandleByUUID=known.__getitem__))
+    monkeypatch.setattr(nvml, "start", lambda: SimpleNamespace(nvmlDeviceGetHandleByUUID=handles.__getitem__))
     assert Gpu(cuda.uuid_of(0)).handle == "part"
 
 
@@ -289,7 +289,7 @@ def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
     """As torch decides it: kernels serve later minor versions, and code to compile (PTX) everything later."""
     wheel = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
     expected = {(7, 0): False, (7, 5): True, (8, 6): True, (8, 9): True, (9, 0): True, (10, 3): True, (12, 1): True}
-    assert {each: cuda.has_kernels(each, wheel) for each in expected} == expected
+    assert {capability: cuda.has_kernels(capability, wheel) for capability in expected} == expected
     assert not cuda.has_kernels((13, 0), wheel) and cuda.has_kernels((13, 0), [*wheel, "compute_120"])
     assert not cuda.has_kernels((8, 0), ["sm_86"]) and cuda.has_kernels((9, 0), ["sm_90a"])
 
@@ -338,13 +338,13 @@ assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls
 @pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = kind_of("cuda")()
-    with measure(device) as found:
-        kept = torch.ones(2**26, device=device.torch_device)
-    assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
-    assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
-    missing = {name for name, value in vars(found).items() if value is None and name != "threads"}  # a training sets it
-    assert found.missing_reasons.keys() == missing
-    assert "averages over" in found.missing_reasons["gpu_busy_share"]
+    with measure(device) as usage:
+        tensor = torch.ones(2**26, device=device.torch_device)
+    assert tensor.nbytes / 2**20 <= usage.peak_allocated_mib <= usage.peak_reserved_mib
+    assert usage.process_mib is None or usage.process_mib > usage.peak_reserved_mib  # CUDA takes memory of its own
+    missing = {name for name, value in vars(usage).items() if value is None and name != "threads"}  # a training sets it
+    assert usage.missing_reasons.keys() == missing
+    assert "averages over" in usage.missing_reasons["gpu_busy_share"]
 
 
 @pytest.mark.gpu
@@ -354,22 +354,22 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
     matrix = torch.randn(4096, 4096, device=device.torch_device)
 
     def work(seconds: float) -> Measurement:
-        with measure(device) as found:
+        with measure(device) as measurement:
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 matrix @ matrix
                 device.synchronize()
         assert len(sampler_threads()) == 1
-        return found
+        return measurement
 
     with sampled(device) as readings:
         short, long = [work(0.05) for _ in range(10)], work(2.0)
     assert sampler_threads() == []
-    for found in (readings.totals(), {**vars(long), **long.missing_reasons}):
+    for values in (readings.totals(), {**vars(long), **long.missing_reasons}):
         for name in ("gpu_busy_share", "power_watts"):
-            assert isinstance(found[name], str) or found[name] > 0, name
-        if isinstance(found["gpu_busy_share"], float):
-            assert found["gpu_busy_share"] > 0.5
+            assert isinstance(values[name], str) or values[name] > 0, name
+        if isinstance(values["gpu_busy_share"], float):
+            assert values["gpu_busy_share"] > 0.5
     if long.energy_joules is not None and long.power_watts is not None:
         assert long.energy_joules / long.seconds == pytest.approx(long.power_watts, rel=0.5)
     for epoch in short:

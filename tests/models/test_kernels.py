@@ -47,18 +47,18 @@ def made(
         for parameter in stack.parameters():
             nn.init.normal_(parameter)
     inputs = [torch.randn(num_sequences, num_steps, 3, dtype=dtype) for _ in stacks]
-    return [2 * x.requires_grad_() for x in inputs], stacks
+    return [2 * tensor.requires_grad_() for tensor in inputs], stacks
 
 
 def native(inputs: list[Tensor], stacks: list[nn.GRU]) -> list[Tensor]:
-    return [stack(x)[0] for x, stack in zip(inputs, stacks, strict=True)]
+    return [stack(values)[0] for values, stack in zip(inputs, stacks, strict=True)]
 
 
 def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU]) -> list[Tensor]:
     """Of a sum that weighs every value differently, by the inputs and all parameters."""
     total = sum((y * torch.arange(y.numel(), dtype=y.dtype).sin().view_as(y)).sum() for y in outputs)
-    of = [*inputs, *(parameter for stack in stacks for parameter in stack.parameters())]
-    return list(torch.autograd.grad(total, of))
+    variables = [*inputs, *(parameter for stack in stacks for parameter in stack.parameters())]
+    return list(torch.autograd.grad(total, variables))
 
 
 @pytest.fixture(params=[gru.CHUNK_VALUES, 250], ids=["one chunk", "short chunks"])
@@ -81,12 +81,12 @@ def test_outputs_and_gradients_are_those_of_nn_gru(num_directions, num_layers, n
 @pytest.mark.usefixtures("chunk_values")
 def test_without_gradients_the_bits_are_the_same():
     inputs, stacks = made(2, 2, 5, 7)
-    expected = [y.detach() for y in gru.gru(inputs, stacks)]
-    for off in (torch.no_grad(), torch.inference_mode()):
-        with off:
+    expected = [output.detach() for output in gru.gru(inputs, stacks)]
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
             outputs = gru.gru(inputs, stacks)
-        assert not any(y.requires_grad for y in outputs)
-        assert all(torch.equal(y, e) for y, e in zip(outputs, expected, strict=True))
+        assert not any(output.requires_grad for output in outputs)
+        assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
 
 
 def test_dropout_between_layers_is_that_of_nn_gru():
@@ -124,9 +124,9 @@ def test_attention_and_its_gradients_are_those_of_torch(padded):
     qkv = queries_keys_values(4, 5).requires_grad_()
     mask = ragged(4, 5) if padded else torch.ones(4, 5, dtype=torch.bool)
     weights = torch.randn(4, 5, 8, dtype=torch.float64)
-    expected, found = attend(qkv, mask), attention.Attention.apply(qkv, mask)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-    gradient = [torch.autograd.grad((outputs * weights).sum(), qkv)[0] for outputs in (found, expected)]
+    expected, actual = attend(qkv, mask), attention.Attention.apply(qkv, mask)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
+    gradient = [torch.autograd.grad((outputs * weights).sum(), qkv)[0] for outputs in (actual, expected)]
     torch.testing.assert_close(*gradient, rtol=1e-12, atol=1e-14)
 
 
@@ -136,35 +136,35 @@ def test_attention_under_autocast_is_computed_in_fp32():
     mask = ragged(4, 5)
     expected = attend(exact.double(), mask)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = attention.Attention.apply(exact, mask)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), expected, rtol=1.01 * 2**-8, atol=1e-5)
+        actual = attention.Attention.apply(exact, mask)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.double(), expected, rtol=1.01 * 2**-8, atol=1e-5)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("count", [400_000, 399_999])
 def test_dropout_drops_that_share_independently_and_scales_the_rest(p, count):
     torch.manual_seed(0)
-    x = torch.full((count,), 3.0)
-    y = dropout.dropout(x, p)
-    kept = y != 0
-    assert torch.equal(kept, y == y.max()) and y.max().item() == pytest.approx(3 / (1 - p), rel=1e-3)
+    inputs = torch.full((count,), 3.0)
+    outputs = dropout.dropout(inputs, p)
+    mask = outputs != 0
+    assert torch.equal(mask, outputs == outputs.max()) and outputs.max().item() == pytest.approx(3 / (1 - p), rel=1e-3)
     spread = (p * (1 - p) / count) ** 0.5
-    assert abs(kept.double().mean().item() - (1 - p)) < 5 * spread + 2**-16
+    assert abs(mask.double().mean().item() - (1 - p)) < 5 * spread + 2**-16
     for lag in (1, 2, 3, 4):  # four values come from one draw
-        both = (kept[lag:] & kept[:-lag]).double().mean().item()
-        assert both == pytest.approx((1 - p) ** 2, abs=5 * spread)
+        joint = (mask[lag:] & mask[:-lag]).double().mean().item()
+        assert joint == pytest.approx((1 - p) ** 2, abs=5 * spread)
 
 
 def test_dropout_has_the_gradient_of_what_it_did_and_repeats_with_the_seed():
-    x = torch.ones(7, 5, requires_grad=True)
+    inputs = torch.ones(7, 5, requires_grad=True)
     torch.manual_seed(3)
-    y = dropout.dropout(x, 0.4)
-    (gradient,) = torch.autograd.grad(y.sum(), x)
-    assert torch.equal(gradient, y.detach())  # of ones
+    outputs = dropout.dropout(inputs, 0.4)
+    (gradient,) = torch.autograd.grad(outputs.sum(), inputs)
+    assert torch.equal(gradient, outputs.detach())  # of ones
     torch.manual_seed(3)
-    assert torch.equal(dropout.dropout(x, 0.4), y)
-    assert not torch.equal(dropout.dropout(x, 0.4), y)
+    assert torch.equal(dropout.dropout(inputs, 0.4), outputs)
+    assert not torch.equal(dropout.dropout(inputs, 0.4), outputs)
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
@@ -177,16 +177,16 @@ def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_lay
     teacher_targets = torch.randn(5, 4, dtype=torch.float64)
     teacher_targets[torch.rand(5, 4) >= share] = torch.nan
     weights = torch.randn(5, 4, dtype=torch.float64)
-    found = network(values, mask, teacher_targets)
-    gradient = torch.autograd.grad((found * weights).sum(), list(network.parameters()))
-    monkeypatch.setattr(decoder, "is_supported", lambda lstm, x: False)
+    actual = network(values, mask, teacher_targets)
+    gradient = torch.autograd.grad((actual * weights).sum(), list(network.parameters()))
+    monkeypatch.setattr(decoder, "is_supported", lambda lstm, inputs: False)
     expected = network(values, mask, teacher_targets)
     expected_gradient = torch.autograd.grad((expected * weights).sum(), list(network.parameters()))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-14)
     if share == 0.0:
         monkeypatch.undo()
-        assert torch.equal(network(values, mask), found)  # without a teacher
+        assert torch.equal(network(values, mask), actual)  # without a teacher
 
 
 def forecaster(num_layers: int, dropout_p: float = 0.0) -> seq2seq.Network:
@@ -214,11 +214,11 @@ def test_the_decoder_passes_gradcheck_with_dropout_within_and_before_the_head():
 
 
 def test_a_reversal_turns_the_real_steps_around_and_passes_gradcheck():
-    x = torch.randn(5, 9, 3, dtype=torch.float64, requires_grad=True)
+    values = torch.randn(5, 9, 3, dtype=torch.float64, requires_grad=True)
     rows = reversed_rows(torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]]))
-    found = Reversal.apply(x, rows)
-    assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
-    assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), x)
+    turned = Reversal.apply(values, rows)
+    assert torch.equal(turned[2, :4], values[2, :4].flip(0)) and torch.equal(turned[2, 4:], values[2, 4:])
+    assert torch.autograd.gradcheck(lambda values: Reversal.apply(values, rows), values)
 
 
 # What a training records of its kernels ---------------------------------------------------------------------------
@@ -285,9 +285,9 @@ def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: py
 def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropout():
     split = Split(tensors(), kind_of("cpu")())
     settings = replace(SETTINGS, epochs=2, model=replace(SETTINGS.model, dropout=0.0))  # type: ignore[type-var]
-    own, torchs = (finish(trainer_on(split, replace(settings, kernels=each))) for each in ("auto", "torch"))
-    assert torchs[1] == pytest.approx(own[1], rel=1e-4)
-    assert not all(torch.equal(weight, torchs[0][name]) for name, weight in own[0].items())
+    ours, torchs = (finish(trainer_on(split, replace(settings, kernels=name))) for name in ("auto", "torch"))
+    assert torchs[1] == pytest.approx(ours[1], rel=1e-4)
+    assert not all(torch.equal(weight, torchs[0][name]) for name, weight in ours[0].items())
 
 
 @pytest.mark.gpu
@@ -295,7 +295,7 @@ def test_without_kernels_the_losses_are_the_same_up_to_rounding_and_other_dropou
 def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
     from tests.trainers import full_tensors
 
-    split = Split({name: each.cuda() for name, each in full_tensors(9).items()}, kind_of("cuda")())
+    split = Split({name: tensor.cuda() for name, tensor in full_tensors(9).items()}, kind_of("cuda")())
     trainer = trainer_on(split, replace(SETTINGS, model=model, step="auto", epochs=2, batch_size=8))
     finish(trainer)
     notes = kernels.described(trainer.step.kernels_used)
@@ -306,9 +306,9 @@ def test_on_a_gpu_the_notes_are_not_those_of_a_cpu(model: Any, expected: str):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_under_bf16_cudnn_computes_a_recurrent_layer_whatever_the_layer_before_it_returns(dtype: torch.dtype):
     notes: set[str] = set()
-    layer, x = torch.nn.GRU(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda", dtype=dtype)
+    layer, inputs = torch.nn.GRU(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda", dtype=dtype)
     with torch.autocast("cuda", torch.bfloat16), kernels.noted_in(notes):
-        outputs, _ = run_recurrent(layer, x)
+        outputs, _ = run_recurrent(layer, inputs)
     assert len(notes) == 1 and "cuDNN's GRU in" in kernels.described(notes)
     assert outputs.dtype == torch.float32
 
@@ -316,9 +316,9 @@ def test_under_bf16_cudnn_computes_a_recurrent_layer_whatever_the_layer_before_i
 @pytest.mark.gpu
 def test_an_lstm_that_is_a_python_loop_is_not_noted_as_cudnns():
     notes: set[str] = set()
-    layer, x = seq2seq.ManualLSTM(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
+    layer, inputs = seq2seq.ManualLSTM(4, 8, batch_first=True).cuda(), torch.randn(2, 5, 4, device="cuda")
     with Execution(kind_of("cuda")(), "bf16").active(), kernels.noted_in(notes):  # TF32 for cuDNN alone
-        run_recurrent(layer, x)
+        run_recurrent(layer, inputs)
         with torch.autocast("cuda", torch.bfloat16):
-            run_recurrent(layer, x)
+            run_recurrent(layer, inputs)
     assert kernels.described(notes) == "torch's LSTM, torch's LSTM in fp32"

@@ -27,16 +27,16 @@ def errors(levels: np.ndarray, season: int, is_log: bool, num_steps: int, horizo
     """MAE of the forecast over the last fifth, of no change and of the last season; and the fitted forecast."""
     values, targets, anchors, unit = windows(levels, num_steps, horizon, is_log)
     num = len(values) * 4 // 5
-    found = fit(values[: num - horizon], targets[: num - horizon], unit, season)
+    fitted = fit(values[: num - horizon], targets[: num - horizon], unit, season)
     start = num_steps + num  # of the first test window's last level
     actual = np.stack([levels[start + row + 1 :][:horizon] for row in range(len(values) - num)])
-    path = (found(values[num:].double(), unit).numpy() * unit.std + unit.mean).cumsum(1)
+    path = (fitted(values[num:].double(), unit).numpy() * unit.std + unit.mean).cumsum(1)
     forecast = anchors[num:, None] * np.exp(path) if is_log else anchors[num:, None] + path
     season = season or 1
     naive = np.stack([levels[start + row + 1 - season :][: min(season, horizon)] for row in range(len(actual))])
     naive = np.tile(naive, -(-horizon // season))[:, :horizon]
-    others = (np.abs(each - actual).mean() for each in (anchors[num:, None], naive))
-    return np.abs(forecast - actual).mean(), *others, found
+    reference_errors = (np.abs(reference - actual).mean() for reference in (anchors[num:, None], naive))
+    return np.abs(forecast - actual).mean(), *reference_errors, fitted
 
 
 @pytest.mark.parametrize(("num_past", "horizon", "season"), [(32, 4, 4), (9, 4, 4), (3, 5, 0), (5, 2, 12)])
@@ -57,9 +57,9 @@ def test_a_season_is_forecast_from_logarithms_if_it_grows_and_else_from_levels(i
         trend, season = 100 * np.exp(GROWTH * MONTHS), np.tile(SEASON, 17)[:200]
         noise = 0.3 * draw.normal(size=200)
         levels = trend * np.exp((season + noise) / 12) if is_multiplied else trend + 6 * (season + noise)
-        own, _, last_season, found = errors(levels, 12, True, 40, 12)
-        shares.append(found.levels_share)
-        ratios.append(own / last_season)
+        error, _, last_season, fitted = errors(levels, 12, True, 40, 12)
+        shares.append(fitted.levels_share)
+        ratios.append(error / last_season)
     assert (np.mean(shares) < 0.4) if is_multiplied else (np.mean(shares) > 0.6)
     assert np.mean(ratios) < 0.6
 
@@ -74,8 +74,8 @@ def test_noise_is_forecast_better_than_by_no_change_and_a_random_walk_hardly_wor
             (of_walks, np.exp(0.02 * walk) if is_log else walk),
             (of_noise, 10 + noise),
         ):
-            own, no_change, *_ = errors(levels, 0, is_log, 24, 4)
-            ratios.append(own / no_change)
+            error, no_change, *_ = errors(levels, 0, is_log, 24, 4)
+            ratios.append(error / no_change)
     assert np.mean(of_walks) < 1.12 and np.mean(of_noise) < 0.8
 
 
@@ -84,8 +84,8 @@ def test_equal_windows_give_equal_bits_and_the_selection_is_described():
     levels = 100 * np.exp(GROWTH * MONTHS + np.tile(SEASON, 17)[:200] / 12 + noise)
     values, targets, _, unit = windows(levels, 24, 6, True)
     first, second = fit(values, targets, unit, 12), fit(values, targets, unit, 12)
-    for own, other in ((first.changes, second.changes), (first.levels, second.levels)):
-        assert own.weights.equal(other.weights) and own.bias.equal(other.bias)
+    for layer, repeated in ((first.changes, second.changes), (first.levels, second.levels)):
+        assert layer.weights.equal(repeated.weights) and layer.bias.equal(repeated.bias)
     assert first.selection == second.selection
     held_out = first.selection["held_out"]
     assert held_out[first.selection["selected"]] < held_out["last season"] < held_out["no change"] == 1
@@ -103,9 +103,9 @@ def test_hybrid_starts_from_the_linear_forecast_of_train_and_val_and_adds_in_uni
         for parameter in model.parameters():
             parameter.data.zero_()
         (model.shift if model.network is None else model.network[-1].bias).data.fill_(0.5)
-        found = model(values, torch.ones(values.shape[:2], dtype=torch.bool)).detach()
+        outputs = model(values, torch.ones(values.shape[:2], dtype=torch.bool)).detach()
         errors = (targets - expected).square().mean(0).sqrt()
-        torch.testing.assert_close(found.double(), expected + 0.5 * errors, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(outputs.double(), expected + 0.5 * errors, atol=1e-4, rtol=1e-4)
         assert model.selection()["selected"] in model.describe_selection("skill")
 
 
@@ -118,8 +118,8 @@ def test_an_almost_exact_cycle_is_forecast_as_well_as_by_least_squares():
     num = len(values) * 4 // 5
     least_squares = linear_forecast(values[: num - 24].numpy(), targets[: num - 24].numpy(), values[num:].numpy())
     expected = np.abs((least_squares - targets[num:].numpy()).cumsum(1)).mean() * unit.std
-    own, *_ = errors(levels, 24, False, 96, 24)
-    assert own < 1.5 * expected
+    error, *_ = errors(levels, 24, False, 96, 24)
+    assert error < 1.5 * expected
 
 
 @pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
@@ -131,9 +131,9 @@ def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_wi
     values = torch.stack([pattern.repeat(150)[start : start + num_steps] for start in range(num)])[:, :, None]
     targets = torch.stack([pattern.repeat(150)[start + num_steps :][:horizon] for start in range(num)])
     if num_windows == 400:
-        other = torch.randn(num, num_steps, 1, generator=draw)
-        values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
+        feature = torch.randn(num, num_steps, 1, generator=draw)
+        values, targets = torch.cat([values, feature], dim=2), targets + feature[:, -1]
     unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
-    found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
-    off = found(values[-10:].double(), unit) - targets[-10:]
-    assert off.abs().max() < (0.05 if num_windows > 2 else 3)
+    fitted = fit(values[:num_windows], targets[:num_windows], unit, season=4)
+    deviations = fitted(values[-10:].double(), unit) - targets[-10:]
+    assert deviations.abs().max() < (0.05 if num_windows > 2 else 3)

@@ -118,23 +118,23 @@ def outputs_of(network: Any, values: torch.Tensor) -> torch.Tensor:
 def test_the_candidate_that_suits_the_data_is_selected(data: Any, selected: str):
     trainer = trainer_of(*data())
     epoch, network = trainer.train_epoch(), trainer.model
-    found = network.selection()  # type: ignore[operator]
-    assert found["selected"] == selected
-    assert max(found["held_out"], key=found["held_out"].get) == selected
+    selection = network.selection()  # type: ignore[operator]
+    assert selection["selected"] == selected
+    assert max(selection["held_out"], key=selection["held_out"].get) == selected
     assert epoch.val_score > (0.3 if data is number else 0.8)
-    said = network.describe_selection("accuracy")  # type: ignore[operator]
-    assert "held-out accuracy" in said and "a constant prediction" in said and "may say nothing" not in said
+    sentence = network.describe_selection("accuracy")  # type: ignore[operator]
+    assert "held-out accuracy" in sentence and "a constant prediction" in sentence and "may say nothing" not in sentence
 
 
 def test_held_out_scores_are_those_of_new_groups():
     values, classes, person = windows_of_people(400)
-    known, too_high = person < 60, {}
-    for groups in (None, person[known]):
-        trainer = trainer_of(values[known], classes[known], groups)
+    is_known, too_high = person < 60, {}
+    for groups in (None, person[is_known]):
+        trainer = trainer_of(values[is_known], classes[is_known], groups)
         trainer.train_epoch()
         held_out = trainer.model.selection()["held_out"]  # type: ignore[operator]
         for name, candidate in trainer.model.candidates.items():  # type: ignore[union-attr, operator]
-            is_right = outputs_of(candidate, values[~known]).argmax(dim=1) == classes[~known]
+            is_right = outputs_of(candidate, values[~is_known]).argmax(dim=1) == classes[~is_known]
             too_high[name, groups is None] = held_out[name] - is_right.float().mean().item()
     assert min(too_high["rocket", True], too_high["forest", True]) > 0.1
     assert max(abs(too_high[name, False]) for name in ("rocket", "raw", "forest")) < 0.06
@@ -144,8 +144,8 @@ def test_labels_of_a_single_group_are_judged_by_val_alone():
     values = windows_of_people(20)[0]
     num_others = 160
     for groups, num_judged in (([0] * num_others, 0), ([0] * 80 + [1] * 80, num_others)):
-        own = torch.tensor([9] * 40 + groups)
-        trainer = trainer_of(values, torch.arange(len(values)) % 2, own)
+        all_groups = torch.tensor([9] * 40 + groups)
+        trainer = trainer_of(values, torch.arange(len(values)) % 2, all_groups)
         fits = trainer.fit.fits.values()  # type: ignore[union-attr]
         trainer.train_epoch()
         assert {len(fit.held_out[1]) for fit in fits} == {40 + num_judged}
@@ -172,8 +172,8 @@ def test_noise_is_called_noise():
     for targets in (classes, torch.randn(100, generator=torch.Generator().manual_seed(5))):
         trainer = trainer_of(values, targets)
         trainer.train_epoch()
-        said = trainer.model.describe_selection("accuracy")  # type: ignore[operator]
-        assert said.endswith("the features may say nothing about the label")
+        sentence = trainer.model.describe_selection("accuracy")  # type: ignore[operator]
+        assert sentence.endswith("the features may say nothing about the label")
 
 
 def test_fits_are_equal_to_the_bit_also_if_trees_grow_in_threads_and_in_parts(monkeypatch: pytest.MonkeyPatch):
@@ -195,8 +195,8 @@ def test_a_restored_or_loaded_network_predicts_the_same_bits_without_scikit_lear
 
     (tmp_path / "last.safetensors").write_bytes(save(snapshot(trainer.model)))
     shape = Shape(values.shape[2], 2, values.shape[1], False)
-    about = {"model": asdict(SMALL), "shape": asdict(shape), "task": "classify", "preprocessing": {}}
-    files.write_json(tmp_path / "model.json", about)
+    record = {"model": asdict(SMALL), "shape": asdict(shape), "task": "classify", "preprocessing": {}}
+    files.write_json(tmp_path / "model.json", record)
     np.save(tmp_path / "values.npy", values.numpy())
     code = f"""
 import sys
@@ -229,16 +229,16 @@ def test_the_forest_is_that_of_scikit_learn_and_sequences_do_not_affect_each_oth
     mask = torch.arange(40) < 20 + torch.arange(60)[:, None] % 21
     features = forest.features(values, mask)
     rows = zip(values.split(1), mask.split(1), strict=True)
-    alone = torch.cat([forest.features(row[:, :length], own[:, :length]) for row, own in rows
-                       for length in [int(own.sum())]])  # fmt: skip
+    alone = torch.cat([forest.features(row[:, :length], row_mask[:, :length]) for row, row_mask in rows
+                       for length in [int(row_mask.sum())]])  # fmt: skip
     assert torch.equal(alone, features)
     trees = ExtraTreesClassifier(50, max_features=0.1, random_state=0).fit(features.numpy(), classes.numpy())
-    leaves = [each.tree_.value[:, 0].argmax(axis=1) for each in trees.estimators_]
-    forest.set_trees([each.tree_ for each in trees.estimators_], leaves)
-    others = torch.randn(80, 40, 2, generator=torch.Generator().manual_seed(7))
+    leaves = [tree.tree_.value[:, 0].argmax(axis=1) for tree in trees.estimators_]
+    forest.set_trees([tree.tree_ for tree in trees.estimators_], leaves)
+    sequences = torch.randn(80, 40, 2, generator=torch.Generator().manual_seed(7))
     full = torch.ones(80, 40, dtype=torch.bool)
-    shares = (forest(others, full)[:, :2].numpy() + 1) / 2
-    np.testing.assert_allclose(shares, trees.predict_proba(forest.features(others, full).numpy()), atol=1e-6)
+    shares = (forest(sequences, full)[:, :2].numpy() + 1) / 2
+    np.testing.assert_allclose(shares, trees.predict_proba(forest.features(sequences, full).numpy()), atol=1e-6)
 
 
 def test_the_intervals_are_those_of_the_authors():

@@ -50,8 +50,8 @@ def made(task_name: str, model_name: str, max_steps: int = NUM_STEPS, **changes:
 
 def batch(task_name: str, num_sequences: int = 10) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """values, mask, targets of random sequences."""
-    found = tensors(num_sequences, NUM_STEPS, task_name)
-    return found["values"], found["mask"], found["targets"]
+    data = tensors(num_sequences, NUM_STEPS, task_name)
+    return data["values"], data["mask"], data["targets"]
 
 
 def test_hybrids_network_overfits_ten_samples():
@@ -77,7 +77,7 @@ def test_hybrids_network_overfits_ten_samples():
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_the_hand_written_cell_computes_what_the_library_does(num_layers: int):
     values, mask, targets = batch("forecast")
-    found = []
+    results = []
     for cell in ("native", "manual"):
         torch.manual_seed(0)
         config = Seq2Seq(
@@ -86,8 +86,8 @@ def test_the_hand_written_cell_computes_what_the_library_does(num_layers: int):
         model = models.build(config, Shape(4, 3, NUM_STEPS, per_step=False))
         outputs = model(values, mask, targets)
         (outputs - targets).square().mean().backward()
-        found.append([outputs, *(parameter.grad for parameter in model.parameters())])
-    for native, manual in zip(*found, strict=True):
+        results.append([outputs, *(parameter.grad for parameter in model.parameters())])
+    for native, manual in zip(*results, strict=True):
         torch.testing.assert_close(manual, native)
 
 
@@ -96,14 +96,14 @@ def test_the_teacher_decides_what_the_decoder_is_fed_with():
     _, model = made("forecast", "seq2seq")
     model.eval()
     nothing, everything = torch.full_like(targets, torch.nan), targets
-    own, forced = model(values, mask, nothing), model(values, mask, everything)
-    assert torch.equal(own, model(values, mask))
-    assert torch.equal(own[:, 0], forced[:, 0])  # the first step is fed with the last known value
-    assert not torch.isclose(own[:, 1:], forced[:, 1:]).any()
-    one = nothing.clone()
-    one[3, 0] = targets[3, 0]
-    mixed = model(values, mask, one)
-    assert torch.equal(mixed[3, 1], forced[3, 1]) and torch.equal(mixed[[0, 1, 2, 4]], own[[0, 1, 2, 4]])
+    free, forced = model(values, mask, nothing), model(values, mask, everything)
+    assert torch.equal(free, model(values, mask))
+    assert torch.equal(free[:, 0], forced[:, 0])  # the first step is fed with the last known value
+    assert not torch.isclose(free[:, 1:], forced[:, 1:]).any()
+    partial = nothing.clone()
+    partial[3, 0] = targets[3, 0]
+    mixed = model(values, mask, partial)
+    assert torch.equal(mixed[3, 1], forced[3, 1]) and torch.equal(mixed[[0, 1, 2, 4]], free[[0, 1, 2, 4]])
 
 
 def test_teacher_forcing_decays_from_start_to_end():
@@ -133,29 +133,29 @@ def test_events_are_matched_one_to_one_within_two_frames():
 def test_event_scores_of_literal_sequences():
     task = open_task("detect", SUMMARIES["detect"])
     actual = np.array([[0, 1, 0, 0, 0, 2, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0, 2]])
-    found = np.array([[0, 0, 0, 1, 0, 2, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 2, 2]])
-    hit, bounce = task.per_class(task.counts(found, actual))
+    predicted = np.array([[0, 0, 0, 1, 0, 2, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 2, 2]])
+    hit, bounce = task.per_class(task.counts(predicted, actual))
     assert (hit["precision"], hit["recall"], hit["f1"], hit["num_true"]) == (0.5, 0.5, 0.5, 2)
     assert (bounce["precision"], bounce["recall"], bounce["f1"]) == (2 / 3, 1.0, 0.8)
-    whole = torch.ones(2, 10, dtype=torch.bool)
-    score = task.score(torch.from_numpy(found), torch.from_numpy(actual), whole)
+    mask = torch.ones(2, 10, dtype=torch.bool)
+    score = task.score(torch.from_numpy(predicted), torch.from_numpy(actual), mask)
     assert score == pytest.approx((0.5 + 0.8) / 2)
-    whole[1, 5:] = False  # the last ones lie in the padding now: a hit at 3 is left, and nothing found
-    counts = task.counts(*detect.to_numpy(torch.from_numpy(found), torch.from_numpy(actual), whole))
+    mask[1, 5:] = False  # the last ones lie in the padding now: a hit at 3 is left, and nothing found
+    counts = task.counts(*detect.to_numpy(torch.from_numpy(predicted), torch.from_numpy(actual), mask))
     assert task.per_class(counts)[1]["f1"] == 1.0
-    rows = task.list_events(found, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
+    rows = task.list_events(predicted, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
     assert [(row["sequence"], row["event"], row["actual"], row["predicted"]) for row in rows] == [
         ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6),
         ("q", "bounce", 9, 8), ("q", "bounce", "", 9),
     ]  # fmt: skip
-    assert task.confusion_pairs(found, actual).count(("none", "hit")) == 1
+    assert task.confusion_pairs(predicted, actual).count(("none", "hit")) == 1
 
 
 def test_an_event_that_is_found_is_not_confused_with_a_false_one_beside_it():
     task = open_task("detect", SUMMARIES["detect"])
-    actual, found = np.array([[0, 1, 0, 0, 0, 0, 0, 2]]), np.array([[2, 1, 0, 0, 0, 0, 1, 0]])
+    actual, predicted = np.array([[0, 1, 0, 0, 0, 0, 0, 2]]), np.array([[2, 1, 0, 0, 0, 0, 1, 0]])
     pairs = [("bounce", "hit"), ("hit", "hit"), ("none", "bounce")]
-    assert sorted(task.confusion_pairs(found, actual)) == pairs
+    assert sorted(task.confusion_pairs(predicted, actual)) == pairs
 
 
 def test_an_event_in_the_first_frame_is_counted_as_found():
@@ -234,10 +234,10 @@ def test_augmentation_is_off_at_zero_and_leaves_padding_alone():
 def test_augmentation_mixes_positions_and_velocities_alike():
     """A linear map of the positions maps their differences with the same matrix."""
     values = torch.randn(5, 8, 2, generator=torch.Generator().manual_seed(0))
-    both = torch.cat([values[:, 1:], values[:, 1:] - values[:, :-1]], dim=2)
+    features = torch.cat([values[:, 1:], values[:, 1:] - values[:, :-1]], dim=2)
     mask = torch.ones(5, 7, dtype=torch.bool)
     config = Augment(coupled_features=2, mix=0.5, shift=0.0, warp=0.0)
-    mixed = augmented(both, mask, draw_augmentation(torch.Generator().manual_seed(0), 5, config), config)
+    mixed = augmented(features, mask, draw_augmentation(torch.Generator().manual_seed(0), 5, config), config)
     torch.testing.assert_close(mixed[:, 1:, :2] - mixed[:, :-1, :2], mixed[:, 1:, 2:])
 
 
@@ -274,13 +274,13 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
     """torch's autocast would hand them fp16, whose small gradients nothing scales."""
     values, mask, _ = (tensor.cuda() for tensor in batch(task_name))
     model = made(task_name, model_name)[1].cuda()
-    found = []
+    dtypes = []
     for module in model.modules():
         if isinstance(module, torch.nn.RNNBase):
-            module.register_forward_hook(lambda module, inputs, outputs: found.append(outputs[0].dtype))
+            module.register_forward_hook(lambda module, inputs, outputs: dtypes.append(outputs[0].dtype))
     with torch.autocast("cuda", torch.bfloat16):
         model(values, mask)
-    assert set(found) == {torch.float32}
+    assert set(dtypes) == {torch.float32}
 
 
 @pytest.mark.parametrize("processor", [pytest.param("SSE41", marks=pytest.mark.long), "DEFAULT"])
@@ -307,15 +307,15 @@ def train_in_bf16(processor: str) -> None:
 def test_a_gpu_gives_what_the_cpu_gives(task_name: str, model_name: str):
     """Outputs and gradients, from the hand-written kernels here and the library's there."""
     values, mask, targets = batch(task_name)
-    found = {}
+    gradients = {}
     for device in ("cpu", "cuda"):
         task, model = made(task_name, model_name)
         model = model.to(device)
         task.loss(model(values.to(device), mask.to(device)), targets.to(device), mask.to(device), 0.0).backward()
         parameters = model.named_parameters()  # those of a candidate that is not selected have no gradient
-        found[device] = {name: each.grad.cpu() for name, each in parameters if each.grad is not None}
-    for name, gradient in found["cpu"].items():
-        torch.testing.assert_close(found["cuda"][name], gradient, rtol=1e-3, atol=1e-5)
+        gradients[device] = {name: parameter.grad.cpu() for name, parameter in parameters if parameter.grad is not None}
+    for name, gradient in gradients["cpu"].items():
+        torch.testing.assert_close(gradients["cuda"][name], gradient, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -346,13 +346,13 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             Executor(Execution(device, step=execution_mode), model),
             max_grad_norm=1.0,
         )
-        one = Batch(values, mask, targets, rows, teacher_targets)
-        take = step.repeated(one)
+        same_batch = Batch(values, mask, targets, rows, teacher_targets)
+        take = step.repeated(same_batch)
         losses[execution_mode] = []
         for _ in range(10):
             with torch.no_grad():
-                outputs = model(*one.inputs()).float()
-                losses[execution_mode].append(step.loss(outputs, one).item())
+                outputs = model(*same_batch.inputs()).float()
+                losses[execution_mode].append(step.loss(outputs, same_batch).item())
             take()
         assert step.execution.step == execution_mode and (step.graphs is None or len(step.graphs.captured) == 1)
     assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)

@@ -37,27 +37,27 @@ CPU = kind_of("cpu")()
 def sequences(num: int, num_channels: int, num_steps: int = 30) -> tuple[torch.Tensor, torch.Tensor]:
     """(num, F, T), zero in the padding, and lengths."""
     draw = torch.Generator().manual_seed(3)
-    x, lengths = torch.randn(num, num_channels, num_steps, generator=draw), torch.arange(num) % 4 * 7 + num_steps - 21
-    return x * (torch.arange(num_steps) < lengths[:, None, None]), lengths
+    raw, lengths = torch.randn(num, num_channels, num_steps, generator=draw), torch.arange(num) % 4 * 7 + num_steps - 21
+    return raw * (torch.arange(num_steps) < lengths[:, None, None]), lengths
 
 
 def convolved(series: np.ndarray, weights: np.ndarray, dilation: int) -> np.ndarray:
     """One series under one kernel, step by step, with zeros beyond both ends."""
-    found = np.zeros(len(series))
+    response = np.zeros(len(series))
     for step in range(len(series)):
         for tap, weight in enumerate(weights):
             place = step + (tap - 4) * dilation
-            found[step] += weight * series[place] if 0 <= place < len(series) else 0.0
-    return found
+            response[step] += weight * series[place] if 0 <= place < len(series) else 0.0
+    return response
 
 
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_minirocket_is_the_share_of_steps_above_a_bias(num_channels: int):
     torch.manual_seed(1)
-    x, lengths = sequences(4, num_channels)
+    raw, lengths = sequences(4, num_channels)
     module = MiniRocket(num_channels, 30, 84 * 4)
-    module.fit_biases(x, lengths)
-    features = module(x, lengths)
+    module.fit_biases(raw, lengths)
+    features = module(raw, lengths)
     assert (module.dilations, sum(module.counts)) == ([1, 2, 3], 4)
     place = 0
     for number, (dilation, count) in enumerate(zip(module.dilations, module.counts, strict=True)):
@@ -66,17 +66,17 @@ def test_minirocket_is_the_share_of_steps_above_a_bias(num_channels: int):
             weights = np.where(np.isin(np.arange(9), twos), 2.0, -1.0)
             chosen = [0] if num_channels == 1 else module.channels[number, kernel].tolist()  # type: ignore[index]
             for row in range(0, 4, 1 if kernel % 12 == 0 else 4):
-                series = sum(x[row, channel, : lengths[row]].numpy() for channel in chosen if channel < num_channels)
+                series = sum(raw[row, channel, : lengths[row]].numpy() for channel in chosen if channel < num_channels)
                 response = convolved(series, weights, dilation)
                 if (number + kernel) % 2 and len(series) > 8 * dilation:
                     response = response[4 * dilation : -4 * dilation]
                 longest = 30 - len(series) + len(response)
-                whole = np.where((kernel // 2 + np.arange(count)) % 2, longest, len(response))
-                expected = [(response > bias).sum() for bias in biases] / whole
+                totals = np.where((kernel // 2 + np.arange(count)) % 2, longest, len(response))
+                expected = [(response > bias).sum() for bias in biases] / totals
                 # A response that equals a bias but for rounding may fall on either side.
                 ties = np.isclose(response[:, None], biases, atol=1e-5).sum(axis=0)
-                off = np.abs(features[row, place : place + count].numpy() - expected)
-                assert (off <= (ties + 0.001) / whole).all()
+                errors = np.abs(features[row, place : place + count].numpy() - expected)
+                assert (errors <= (ties + 0.001) / totals).all()
             place += count
     assert 0.3 < features.mean() < 0.7  # the biases are quantiles of the responses
 
@@ -96,16 +96,16 @@ def test_dilations_and_quantiles_equal_the_published_ones():
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_hydra_counts_which_kernel_of_a_group_fits_best(num_channels: int):
     torch.manual_seed(1)
-    x, lengths = sequences(2, num_channels)
+    raw, lengths = sequences(2, num_channels)
     module = Hydra(num_channels, 30, 4)
-    features = module(x, lengths).view(2, 2, 2, 2, 2, 8)  # sequence, dilation, differences?, best or worst, group
+    features = module(raw, lengths).view(2, 2, 2, 2, 2, 8)  # sequence, dilation, differences?, best or worst, group
     for row, number, which, group in np.ndindex(2, 2, 2, 2):
-        own = x[row, :, : lengths[row]].numpy()
-        own = np.diff(own, axis=1) if which else own
+        sequence = raw[row, :, : lengths[row]].numpy()
+        sequence = np.diff(sequence, axis=1) if which else sequence
         chosen = [0] if num_channels == 1 else module.channels[number, which, group].tolist()  # type: ignore[index]
-        series = sum(own[channel] for channel in chosen)
+        series = sum(sequence[channel] for channel in chosen)
         weights = module.weights[number, which, group].numpy()
-        responses = np.stack([convolved(series, each, 2**number) for each in weights])
+        responses = np.stack([convolved(series, kernel, 2**number) for kernel in weights])
         best, worst = np.zeros(8), np.zeros(8)
         for step in range(len(series)):
             best[responses[:, step].argmax()] += responses[:, step].max()
@@ -124,14 +124,14 @@ def test_leave_one_out_equals_fitting_without_it(groups: torch.Tensor):
     sums = ridge.Primal(30, 2)
     sums.add(features, targets)
     [(_, weights, intercepts)] = sums.fits([fit.strength])
-    own = features - features.mean(dim=0)
-    torch.testing.assert_close(own.T @ fit.coefficients, weights)  # dual and primal
-    torch.testing.assert_close(own @ weights + targets.mean(dim=0), features @ weights + intercepts)
+    centered = features - features.mean(dim=0)
+    torch.testing.assert_close(centered.T @ fit.coefficients, weights)  # dual and primal
+    torch.testing.assert_close(centered @ weights + targets.mean(dim=0), features @ weights + intercepts)
     for row in range(12):
-        others = ridge.Primal(30, 2)
-        kept = groups != groups[row]
-        others.add(features[kept], targets[kept])
-        [(_, weights, intercepts)] = others.fits([fit.strength])
+        other_sums = ridge.Primal(30, 2)
+        is_other = groups != groups[row]
+        other_sums.add(features[is_other], targets[is_other])
+        [(_, weights, intercepts)] = other_sums.fits([fit.strength])
         torch.testing.assert_close(features[row] @ weights + intercepts, fit.held_out[row])
 
 
@@ -140,8 +140,8 @@ def waves(num: int = 60) -> pd.DataFrame:
     draw, parts = np.random.default_rng(0), []
     for number in range(num):
         num_steps, hertz = draw.integers(20, 40), draw.uniform(1, 4)
-        x = np.sin(hertz * np.arange(num_steps) / 3 + draw.uniform(0, 6)) + 0.05 * draw.normal(size=num_steps)
-        parts.append(pd.DataFrame({"clip": f"c{number:03}", "step": range(num_steps), "x": x, "hertz": 1e6 + hertz}))
+        wave = np.sin(hertz * np.arange(num_steps) / 3 + draw.uniform(0, 6)) + 0.05 * draw.normal(size=num_steps)
+        parts.append(pd.DataFrame({"clip": f"c{number:03}", "step": range(num_steps), "x": wave, "hertz": 1e6 + hertz}))
     return pd.concat(parts)
 
 
@@ -167,47 +167,47 @@ def trainer_of(found: Any, settings: schema.Train, seed: int = 0) -> Trainer:
 
 @pytest.fixture(scope="module")
 def regressed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Trainer, Any]:
-    params, found = prepared(tmp_path_factory.mktemp("waves"))
-    trainer = trainer_of(found, ONCE)
-    return params, found, trainer, trainer.train_epoch()
+    params, dataset = prepared(tmp_path_factory.mktemp("waves"))
+    trainer = trainer_of(dataset, ONCE)
+    return params, dataset, trainer, trainer.train_epoch()
 
 
 def test_the_predictor_repeats_the_predictions_of_the_evaluation(regressed: Any, tmp_path: Path):
-    params, found, trainer, epoch = regressed
-    task, test = open_task("regress", found.summary), found.arrays("test")
+    params, dataset, trainer, epoch = regressed
+    task, test = open_task("regress", dataset.summary), dataset.arrays("test")
     assert abs(test["targets"]).max() < 4  # standardized in 64 bits: a 32-bit float next to 1e6 has steps of 0.06
     tensors = as_arrays(test["values"], test["lengths"], test["targets"])
     with torch.no_grad():
         outputs = trainer.model(*(torch.from_numpy(tensors[name]) for name in ("values", "mask")))
-    result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
+    result = task.evaluate(outputs, lambda split, name: dataset.arrays(split)[name])
     assert result.metrics["r2"] > 0.9 and epoch.val_score > 0.9
     assert result.metrics["mae"] < result.metrics["median_mae"]
 
     (tmp_path / "last.safetensors").write_bytes(save(snapshot(trainer.model)))
-    learned = {name: found.summary[name] for name in ("features", "mean", "std", "target")}
-    about = {"model": asdict(SMALL), "shape": asdict(Shape.of(found.summary, task)), "task": "regress"}
-    about |= {"workload": "waves", "preprocessing": {**asdict(params), **learned}}
-    (tmp_path / "model.json").write_text(pd.Series(about).to_json())
+    learned = {name: dataset.summary[name] for name in ("features", "mean", "std", "target")}
+    record = {"model": asdict(SMALL), "shape": asdict(Shape.of(dataset.summary, task)), "task": "regress"}
+    record |= {"workload": "waves", "preprocessing": {**asdict(params), **learned}}
+    (tmp_path / "model.json").write_text(pd.Series(record).to_json())
     predicted = Predictor(tmp_path, "last").predict(waves().drop(columns="hertz")).set_index("sequence").predicted
     expected = {row["sequence"]: row["predicted"] for row in result.predictions}
     np.testing.assert_allclose(predicted[list(expected)], list(expected.values()), rtol=1e-9)
 
 
 def test_training_and_restoring_are_bitwise_equal(regressed: Any):
-    _, found, trainer, epoch = regressed
-    assert trainer_of(found, ONCE).train_epoch().digests == epoch.digests
-    assert trainer_of(found, ONCE, seed=1).train_epoch().digests != epoch.digests
-    fresh = trainer_of(found, ONCE)
+    _, dataset, trainer, epoch = regressed
+    assert trainer_of(dataset, ONCE).train_epoch().digests == epoch.digests
+    assert trainer_of(dataset, ONCE, seed=1).train_epoch().digests != epoch.digests
+    fresh = trainer_of(dataset, ONCE)
     fresh.restore(trainer.state())
     assert fresh.weights_sha256() == trainer.weights_sha256() and fresh.epochs_done == 1
     assert torch.equal(fresh.best_weights["head.weight"], trainer.best_weights["head.weight"])
 
 
 def test_summed_features_score_like_stored_ones(regressed: Any, monkeypatch: pytest.MonkeyPatch):
-    _, found, _, epoch = regressed
+    _, dataset, _, epoch = regressed
     monkeypatch.setattr(closed_form, "MAX_KEPT", 10)
     monkeypatch.setattr(closed_form, "NUM_SUMMED", 20)
-    summed = trainer_of(found, replace(ONCE, batch_size=7)).train_epoch()
+    summed = trainer_of(dataset, replace(ONCE, batch_size=7)).train_epoch()
     assert summed.val_score == pytest.approx(epoch.val_score, abs=0.1)
     assert summed.val_score > 0.85 and np.isfinite(summed.train_loss)
 

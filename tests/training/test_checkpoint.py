@@ -111,9 +111,9 @@ def interrupt(checkpoint: Checkpoint, epochs_done: int = 3) -> None:
 )
 def test_an_interrupted_training_with_the_same_parameters_is_named(changes: dict, reason: str | None, tmp_path: Path):
     interrupt(Checkpoint.of(str(tmp_path), "cpu", INPUTS))
-    now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **changes})
-    with now.locked():
-        state, message = now.load()
+    current = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **changes})
+    with current.locked():
+        state, message = current.load()
     expected = f"not resuming from {Checkpoint.of(str(tmp_path), 'cpu', INPUTS).path}: it was made with other {reason}"
     assert state is None and message == (expected if reason else "")
 
@@ -128,12 +128,12 @@ def test_a_training_that_nobody_expects_to_resume_is_not_named(what: str, tmp_pa
     if what == "stored":
         first.remove()
     if what == "another one since":
-        since = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[1]})
-        interrupt(since)
-        since.remove()
-    now = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[2]})
-    with now.locked():
-        assert now.load() == (None, "")
+        later = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[1]})
+        interrupt(later)
+        later.remove()
+    current = Checkpoint.of(str(tmp_path), "cpu", {**INPUTS, **code[2]})
+    with current.locked():
+        assert current.load() == (None, "")
 
 
 @pytest.mark.case(51)
@@ -251,16 +251,16 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
         process.join()
         assert process.exitcode == -signal.SIGKILL
         checkpoint.prune()
-        kept = ["cpu-2-1.ended", "cpu-2-1.pt"]
-        assert sorted(path.name for path in tmp_path.iterdir()) == [*kept, "dvc.lock", "measured"]
+        of_replicate = ["cpu-2-1.ended", "cpu-2-1.pt"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [*of_replicate, "dvc.lock", "measured"]
 
 
 def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> None:
     """In a process of its own: prune, and be killed after so many files."""
-    unlink, left = Path.unlink, iter(range(num_removed))
+    unlink, removals = Path.unlink, iter(range(num_removed))
 
     def unlink_some(path: Path, missing_ok: bool = False) -> None:
-        if next(left, None) is None:
+        if next(removals, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
         unlink(path, missing_ok)
 
@@ -278,18 +278,18 @@ def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
     Checkpoint(tmp_path / "cuda-1-0.pt", {}).save(weights(1.0))
     Checkpoint(tmp_path / "cpu-new-0.pt", {}).prune()
     names = {path.name for path in tmp_path.glob("*.pt")}
-    kept = range(4, checkpoints.NUM_KEPT + 3)
-    assert names == {f"cpu-{number}-0{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1-0.pt"}
+    numbers = range(4, checkpoints.NUM_KEPT + 3)
+    assert names == {f"cpu-{number}-0{part}.pt" for number in numbers for part in ("", ".previous")} | {"cuda-1-0.pt"}
 
 
 @pytest.mark.case(42)
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path, saw: Callable[[str], None]):
     """a second process starts the same training"""
     checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
-    again = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
-    again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
+    code = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
+    code += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
     with checkpoint.locked():
-        second = python(ROOT, again, check=False)
+        second = python(ROOT, code, check=False)
     assert second.returncode != 0
     assert f"already running (process {os.getpid()})" in second.stdout
     saw(second.stdout.strip().splitlines()[-1].removeprefix("ValueError: ").replace(str(os.getpid()), "4711"))
@@ -303,8 +303,8 @@ def test_the_leftover_of_a_killed_process_is_removed_and_that_of_a_living_one_is
     for process in (dead.pid, os.getppid()):
         (tmp_path / f".history.csv.{process}.tmp").touch()
     files.write_text(tmp_path / "history.csv", "epoch\n")
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"history.csv", f".history.csv.{os.getppid()}.tmp"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"history.csv", f".history.csv.{os.getppid()}.tmp"}
 
 
 # Runs preprocess; the table is edited once it has been read.
@@ -327,9 +327,9 @@ sys.exit(stage.main(["preprocess", "tiny"]))
 def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, saw: Callable[[str], None]):
     """the raw table is edited while preprocess works"""
     done = python(project, EDITED_TABLE, check=False)
-    said = done.stdout.strip()
-    saw(said)
-    assert done.returncode == 1 and said.startswith(
+    error = done.stdout.strip()
+    saw(error)
+    assert done.returncode == 1 and error.startswith(
         "error: workloads/tiny/data/table.csv of tiny changed while preprocess"
     )
     assert not (project / "data/prepared/tiny/summary.json").exists(), "what later stages go by"
@@ -381,13 +381,13 @@ print(json.dumps(found))
 @pytest.mark.case(12)
 def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(ready: Path, saw: Callable[[str], None]):
     """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
-    found = json.loads(python(ready, EDITS).stdout)
-    assert found.pop("nothing") == []
-    assert "changed after data/prepared/tiny was made from it; run" in found.pop("edited after preprocess")
-    assert "params.yaml (" in str(found.pop("half an edit"))
-    assert "results/hardware/devices/cpu.json (removed)" in found.pop("removed")
-    messages = {name: edited for name, (_, edited, _) in found.items()}
-    assert found == {name: [[], edited, []] for name, edited in messages.items()}
+    changes = json.loads(python(ready, EDITS).stdout)
+    assert changes.pop("nothing") == []
+    assert "changed after data/prepared/tiny was made from it; run" in changes.pop("edited after preprocess")
+    assert "params.yaml (" in str(changes.pop("half an edit"))
+    assert "results/hardware/devices/cpu.json (removed)" in changes.pop("removed")
+    messages = {name: edited for name, (_, edited, _) in changes.items()}
+    assert changes == {name: [[], edited, []] for name, edited in messages.items()}
     assert messages == {
         "params.yaml": ["parameters (params.yaml)"],
         "tandem/training/inference.py": ["code (tandem/training/inference.py)"],
@@ -432,8 +432,8 @@ print(json.dumps(found))
 @pytest.mark.case(12)
 def test_a_training_waits_for_an_edit_to_be_undone(ready: Path):
     """params.yaml is edited and put back, as `dvc exp run --queue` does; data are at once an error"""
-    found = json.loads(python(ready, UNDONE).stdout.splitlines()[-1])
-    assert found == {
+    changes = json.loads(python(ready, UNDONE).stdout.splitlines()[-1])
+    assert changes == {
         "other, undone": [],
         "empty, undone": [],
         "stays": ["parameters (params.yaml)"],

@@ -137,7 +137,7 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
 
     monkeypatch.setattr("tandem.training.step.take_step", take_step_slowly)
     before = measured.state()
-    drawn, weights = torch.get_rng_state(), {name: each.clone() for name, each in before["model"].items()}
+    drawn, weights = torch.get_rng_state(), {name: tensor.clone() for name, tensor in before["model"].items()}
     auto.resolve(measured, detect_hardware("cpu"))
     assert (measured.thread_tuner.number, measured.execution.precision) == (2, "fp32")
     after = measured.state()
@@ -145,13 +145,13 @@ def test_the_training_goes_on_as_if_nothing_had_been_measured(
     assert is_equal(after["model"], weights)
     assert not after["optimizer"]["state"]
     assert all(parameter.grad is None for parameter in measured.model.parameters())
-    ended = finish(measured)
+    result = finish(measured)
 
     pinned = new_trainer("cpu", "device", tmp_path, replace(settings, threads=2))
     torch.set_num_threads(2)
     expected = finish(pinned)
     torch.set_num_threads(threads)
-    assert is_equal(ended[0], expected[0]) and ended[1] == expected[1]
+    assert is_equal(result[0], expected[0]) and result[1] == expected[1]
 
 
 def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
@@ -159,9 +159,9 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     auto.resolve(planted(machine, speeds(1.0, 1.9, 2.0)), here)
     other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
-        again, machine.num_steps = planted(machine, speeds(1.0, 1.0, 1.0), other_run), 0
-        assert "threads 2, as chosen before" in auto.resolve(again, identity)["threads"]
-        assert again.thread_tuner.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
+        repeated, machine.num_steps = planted(machine, speeds(1.0, 1.0, 1.0), other_run), 0
+        assert "threads 2, as chosen before" in auto.resolve(repeated, identity)["threads"]
+        assert repeated.thread_tuner.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
         (replace(AUTO, model=replace(AUTO.model, hidden_size=16)), here, 5),
@@ -169,9 +169,9 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         (AUTO, {**here, "torch": "9.9"}, 5),
         (AUTO, here, 6),
     ):
-        other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
-        auto.resolve(other, identity)
-        assert other.thread_tuner.number == 4
+        trainer = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
+        auto.resolve(trainer, identity)
+        assert trainer.thread_tuner.number == 4
     assert len(auto.cached_choices()) == 6
 
 
@@ -217,9 +217,9 @@ def test_a_gpu_with_one_precision_to_try_chooses_nothing_and_keeps_the_choices_o
 
 
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
-    one, two = (Choice("threads", value, [[1, 1.0], [2, 1.5]], "gru", "2026-01-01T10:00:00") for value in (1, 2))
-    assert auto.store_choice("shape", one) == auto.store_choice("shape", two) == one
-    assert auto.store_choice("other", two) == two
+    first, second = (Choice("threads", value, [[1, 1.0], [2, 1.5]], "gru", "2026-01-01T10:00:00") for value in (1, 2))
+    assert auto.store_choice("shape", first) == auto.store_choice("shape", second) == first
+    assert auto.store_choice("other", second) == second
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_measuring(machine: SimpleNamespace):

@@ -120,9 +120,9 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
 
 @pytest.mark.parametrize("fails_at", [0, 2, 3, 5])
 def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
-    other = uncaptured(trainer_of("classify", "gru"), fails_at)
-    assert_equal_bits(trainer_of("classify", "gru"), other)
-    assert other.execution.step == "eager" and other.execution.why_no_graph == "the capture failed: planted"
+    trainer = uncaptured(trainer_of("classify", "gru"), fails_at)
+    assert_equal_bits(trainer_of("classify", "gru"), trainer)
+    assert trainer.execution.step == "eager" and trainer.execution.why_no_graph == "the capture failed: planted"
 
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
@@ -152,13 +152,13 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
             raise torch.OutOfMemoryError("CUDA out of memory. Planted")
 
     monkeypatch.setattr(type(CPU), "graphs", lambda device: NoRoom(), raising=False)
-    other = uncaptured(trainer_of("classify", "gru"))
-    other.executor.graphs = NoRoom()
-    assert_equal_bits(trainer_of("classify", "gru"), other)
+    trainer = uncaptured(trainer_of("classify", "gru"))
+    trainer.executor.graphs = NoRoom()
+    assert_equal_bits(trainer_of("classify", "gru"), trainer)
     let_go, reason = "the CUDA graph of the step is freed, and the next steps are eager", "CUDA out of memory. Planted"
-    assert other.executor.fallbacks == [let_go if has_captured else EAGERLY]
-    assert other.execution.step == "eager"
-    assert other.execution.why_no_graph == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+    assert trainer.executor.fallbacks == [let_go if has_captured else EAGERLY]
+    assert trainer.execution.step == "eager"
+    assert trainer.execution.why_no_graph == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])

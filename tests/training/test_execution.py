@@ -23,7 +23,7 @@ RECOMPUTED = "activations are recomputed instead of stored"
 
 
 def changed(before: Execution, after: Execution) -> dict[str, Any]:
-    pairs = ((each.name, getattr(before, each.name), getattr(after, each.name)) for each in fields(Execution))
+    pairs = ((field.name, getattr(before, field.name), getattr(after, field.name)) for field in fields(Execution))
     return {name: new for name, old, new in pairs if new != old}
 
 
@@ -39,27 +39,27 @@ def test_less_memory_is_needed_step_by_step_until_nothing_is_left(work: str, exp
     """The captured graph goes first, then the data; both cost no bit."""
     if expected:
         expected = [*expected, expected[-1].replace("4", "5")]
-    now, sentences = Execution(GPU, step="graph", data_location="device"), []
-    while found := cheaper(now, work, 5, has_graph=not sentences, data_bytes=3 * 2**20, can_recompute=True):
-        assert len(sentences) < 9 and found[0] != now
-        now, sentence = found
+    execution, sentences = Execution(GPU, step="graph", data_location="device"), []
+    while fallback := cheaper(execution, work, 5, has_graph=not sentences, data_bytes=3 * 2**20, can_recompute=True):
+        assert len(sentences) < 9 and fallback[0] != execution
+        execution, sentence = fallback
         sentences.append(sentence)
     assert sentences == [FREED_GRAPH, STREAMED, *expected, *[RECOMPUTED] * (work == "step")]
-    assert (now.step, now.why_no_graph, now.gave_up_graph) == ("eager", "memory ran out", True)
+    assert (execution.step, execution.why_no_graph, execution.gave_up_graph) == ("eager", "memory ran out", True)
 
 
 def test_what_is_not_there_is_not_given_up():
     """No graph is captured, no data is in a file, and the network cannot recompute."""
-    now = Execution(GPU, step="graph", data_location="device", grad_accum_steps=5)
+    execution = Execution(GPU, step="graph", data_location="device", grad_accum_steps=5)
     nothing = {"has_graph": False, "data_bytes": 0, "can_recompute": False}
-    assert all(cheaper(now, work, 5, **nothing) is None for work in ("data", "step"))
-    assert cheaper(replace(now, data_location="host"), "step", 5, **nothing) is None
-    eager, _ = cheaper(replace(now, data_location="host"), "data", 5, **nothing) or (None, "")
-    assert changed(now, eager) == {"data_location": "host", "step": "eager", "why_no_graph": "memory ran out"} | {
+    assert all(cheaper(execution, work, 5, **nothing) is None for work in ("data", "step"))
+    assert cheaper(replace(execution, data_location="host"), "step", 5, **nothing) is None
+    eager, _ = cheaper(replace(execution, data_location="host"), "data", 5, **nothing) or (None, "")
+    assert changed(execution, eager) == {"data_location": "host", "step": "eager", "why_no_graph": "memory ran out"} | {
         "gave_up_graph": True
     }
-    recomputing, _ = cheaper(now, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
-    assert changed(now, recomputing) == {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING}
+    recomputing, _ = cheaper(execution, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
+    assert changed(execution, recomputing) == {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING}
 
 
 # (what the checkpoint has, what the new process asks for, what of that changes)
@@ -97,9 +97,9 @@ def test_a_resume_keeps_what_memory_has_run_out_with_and_takes_the_rest_anew(
     stored: dict[str, Any], asked: dict[str, Any], expected: dict[str, Any]
 ):
     requested = replace(NOW, **asked)
-    found = merged(replace(NOW, **stored), requested)
-    assert changed(requested, found) == expected
-    assert merged(found, requested) == found == merged(found, found)
+    resumed = merged(replace(NOW, **stored), requested)
+    assert changed(requested, resumed) == expected
+    assert merged(resumed, requested) == resumed == merged(resumed, resumed)
 
 
 def test_switches_are_those_of_the_execution_in_its_body_alone():
@@ -135,12 +135,12 @@ def epoch_of(trainer: Trainer) -> float:
 
 def test_trainings_that_alternate_in_a_process_have_the_bits_that_each_has_alone(tmp_path: Path):
     """A training changes nothing of the process, neither when it is made nor for longer than an epoch."""
-    each = [replace(SETTINGS, kernels=name, epochs=2) for name in ("auto", "torch")]
-    alone = [new_trainer("cpu", "host", tmp_path, settings) for settings in each]
+    variants = [replace(SETTINGS, kernels=name, epochs=2) for name in ("auto", "torch")]
+    alone = [new_trainer("cpu", "host", tmp_path, settings) for settings in variants]
     expected = [[epoch_of(trainer) for _ in range(2)] for trainer in alone]
     with Execution(CPU, kernels="torch", deterministic=False).active():  # another surrounding
         before = Switches.now()
-        both = [trainer_on(trainer.train_split, trainer.settings) for trainer in alone]
-        losses = [[epoch_of(trainer) for trainer in both] for _ in range(2)]
+        trainers = [trainer_on(trainer.train_split, trainer.settings) for trainer in alone]
+        losses = [[epoch_of(trainer) for trainer in trainers] for _ in range(2)]
         assert Switches.now() == before
     assert [list(of_one) for of_one in zip(*losses, strict=True)] == expected and expected[0] != expected[1]

@@ -153,9 +153,9 @@ def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_sam
     assert resident["actions"] == []
     # The data does not fit beside the rest; and where it is there, not even a batch fits until the data has made room.
     for at_load, at_first_step in ((0.75 * DATA_MIB, None), (None, 0.25)):
-        found = apart(train_on, packed, at_load, at_first_step)
-        assert (found["weights"], found["parts"]) == (resident["weights"], 1)
-        freed, streamed = found["actions"]
+        result = apart(train_on, packed, at_load, at_first_step)
+        assert (result["weights"], result["parts"]) == (resident["weights"], 1)
+        freed, streamed = result["actions"]
         assert freed == FREED and streamed.startswith("the data (")
         saw(streamed)
         assert streamed.endswith(" MiB) is read from its file batch by batch instead of held in memory")
@@ -175,32 +175,32 @@ def one_step(share: float | None) -> dict[str, Any]:
     step = step_of(models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False)))
     batch = random_batch(NUM_SEQUENCES, NUM_STEPS)
     if share is not None:
-        with saved_for_backward(()) as kept:  # the least that a step on the whole batch needs
+        with saved_for_backward(()) as saved:  # the least that a step on the whole batch needs
             step.model(*batch.inputs())
-        leave(share * sum(kept.values()) / MIB)
+        leave(share * sum(saved.values()) / MIB)
     try:
-        found = {"loss": step(batch).item()}
+        outcome = {"loss": step(batch).item()}
     except OutOfMemory as error:
-        found = {"error": str(error)}
+        outcome = {"error": str(error)}
     under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.weights]
-    return {**found, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.executor.fallbacks}
+    return {**outcome, "weights": weights, "parts": step.execution.grad_accum_steps, "actions": step.executor.fallbacks}
 
 
 @pytest.mark.case(20)
 def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence(saw: Callable[[str], None]):
     """memory (the CPU's, by setrlimit) for 0.6 of a batch, and for a tenth of a sequence"""
-    plenty, little, nothing = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
+    plenty, little, too_little = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
     assert (plenty["parts"], plenty["actions"]) == (1, [])
-    parts = [f"a batch of {NUM_SEQUENCES} is trained on in {2**n} parts" for n in range(1, 5)]
+    parts = [f"a batch of {NUM_SEQUENCES} is trained on in {2**power} parts" for power in range(1, 5)]
     assert 1 < little["parts"] <= NUM_SEQUENCES
     assert little["actions"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
     assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
     assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
     saw("; ".join(little["actions"]))
-    saw(nothing["error"])
-    assert nothing["actions"] == [FREED, *parts, RECOMPUTED]
-    assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
+    saw(too_little["error"])
+    assert too_little["actions"] == [FREED, *parts, RECOMPUTED]
+    assert too_little["error"].startswith("out of memory (") and "\n" not in too_little["error"]
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
@@ -246,10 +246,10 @@ def test_a_step_whose_memory_runs_out_once_is_taken_again_with_the_same_bits(
 
     def planted(work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
-            found = work(*arguments)
+            result = work(*arguments)
             if torch.is_grad_enabled() and next(steps) == fails_at:
                 raise torch.OutOfMemoryError("CUDA out of memory. Planted")
-            return found
+            return result
 
         return run
 
@@ -313,8 +313,8 @@ def test_fallbacks_answer_the_lack_of_memory_of_every_library_and_nothing_else(e
     errors = iter([error])
 
     def work() -> str:
-        for each in errors:
-            raise each
+        for failure in errors:
+            raise failure
         return "done"
 
     executor = Executor(Execution(CPU))
@@ -334,22 +334,22 @@ def gradients(recomputes: bool, precision: str, grad_accum_steps: int) -> tuple[
     torch.manual_seed(0)
     model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
     step = step_of(model, precision=precision, grad_accum_steps=grad_accum_steps, max_grad_norm=0.01)
-    with saved_for_backward(()) as kept:
+    with saved_for_backward(()) as saved:
         step(random_batch(12, 40))
-    return [parameter.grad for parameter in model.parameters()], sum(kept.values())
+    return [parameter.grad for parameter in model.parameters()], sum(saved.values())
 
 
 @pytest.mark.parametrize(("precision", "grad_accum_steps"), [("fp32", 1), ("bf16", 3), ("fp16", 3)])
 def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, grad_accum_steps: int):
     """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of
     times smaller."""
-    kept, kept_bytes = gradients(False, precision, grad_accum_steps)
-    again, again_bytes = gradients(True, precision, grad_accum_steps)
-    assert again_bytes < 0.5 * kept_bytes
-    norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in kept]))
+    stored, stored_bytes = gradients(False, precision, grad_accum_steps)
+    recomputed, recomputed_bytes = gradients(True, precision, grad_accum_steps)
+    assert recomputed_bytes < 0.5 * stored_bytes
+    norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in stored]))
     assert norm.item() == pytest.approx(0.01, rel=1e-3)
-    for one, other in zip(kept, again, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-8)
+    for expected, actual in zip(stored, recomputed, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -362,10 +362,10 @@ def test_epochs_of_another_number_of_workers_count_only_in_the_training_seconds(
         measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=7.0)
         validation = Measurement(seconds=0.5, peak_allocated_mib=8.0)  # the larger peak counts
         rows.append(timing_row(Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, validation, {}), 100, 1))
-    found = summarize(rows, first_epoch=3)
-    assert (found["epoch_seconds"], found["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
-    assert (found["num_epochs_measured"], found["num_epochs_warmup"], found["peak_allocated_mib"]) == (2, 0, 8.0)
-    assert found["train_seconds"] == 50 + 60 + 1 + 3 + 4 * 0.5
+    summary = summarize(rows, first_epoch=3)
+    assert (summary["epoch_seconds"], summary["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
+    assert (summary["num_epochs_measured"], summary["num_epochs_warmup"], summary["peak_allocated_mib"]) == (2, 0, 8.0)
+    assert summary["train_seconds"] == 50 + 60 + 1 + 3 + 4 * 0.5
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
 def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_path: Path):
     """A captured step keeps its rate in a tensor on the device, which an eager one on the CPU does not."""
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
-    whole, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
+    expected, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
     for device in ("cuda", "cpu"):
         begun = new_trainer("cuda", "device", tmp_path, settings)
         begun.train_epoch(), begun.train_epoch()
@@ -393,4 +393,4 @@ def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_pa
         weights, last_losses = finish(trainer)
         assert last_losses == pytest.approx(losses[2:], rel=1e-3)
         for name, weight in weights.items():
-            torch.testing.assert_close(weight, whole[name], rtol=1e-2, atol=1e-3)
+            torch.testing.assert_close(weight, expected[name], rtol=1e-2, atol=1e-3)

@@ -151,8 +151,8 @@ def sha256_of_weights(project: Path) -> str:
 def the_run_in_mlflow(project: Path) -> dict[str, str]:
     """Tags and status of the only run."""
     wait_until_published(project)
-    [found] = recorded_runs(project, "tiny")
-    return {**found["tags"], "status": found["status"]}
+    [recorded] = recorded_runs(project, "tiny")
+    return {**recorded["tags"], "status": recorded["status"]}
 
 
 @pytest.mark.long
@@ -175,7 +175,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
     assert (tags["out_of_memory"], tags["status"]) == ("; ".join(actions), "FINISHED")
 
     # An epoch is one step here: the result is that of a training which did all of it from its first step on.
-    parts = 2 ** sum("is trained on in" in done for done in actions)
+    parts = 2 ** sum("is trained on in" in action for action in actions)
     params = LONG.replace("grad_accum_steps: 1", f"grad_accum_steps: {parts}")
     if RECOMPUTED in actions:
         params = params.replace("checkpoint_activations: false", "checkpoint_activations: true")
@@ -232,6 +232,6 @@ def test_a_gpu_without_room_for_a_step_ends_the_training_with_advice(tmp_path: P
     code = "from tests.training import test_memory_trainings as t; t.stage_in_gpu(24, ('train', 'tiny', 'auto', '0'))"
     extra = {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     done = run(project, sys.executable, "-c", code, check=False, **extra)
-    said = [line for line in done.stdout.splitlines() if line.startswith("error: out of memory")]
-    assert done.returncode == 1 and len(said) == 1, done.stdout
-    assert "after these fallbacks" in said[0] and "; next, " in said[0]
+    errors = [line for line in done.stdout.splitlines() if line.startswith("error: out of memory")]
+    assert done.returncode == 1 and len(errors) == 1, done.stdout
+    assert "after these fallbacks" in errors[0] and "; next, " in errors[0]

@@ -78,8 +78,8 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     (project / "params.yaml").write_text(OWN)
     done = tandem(project, "repro", check=False)
     assert done.returncode == 0, done.stdout
-    ran = re.findall(r"^(\S+) +[\d.]+ s  ", done.stdout, re.MULTILINE)
-    assert "evaluate@tiny-cpu" in ran and not {"train@tiny-cpu", "preprocess@tiny"} & set(ran)
+    stages = re.findall(r"^(\S+) +[\d.]+ s  ", done.stdout, re.MULTILINE)
+    assert "evaluate@tiny-cpu" in stages and not {"train@tiny-cpu", "preprocess@tiny"} & set(stages)
     assert (project / run_path("last.safetensors")).stat().st_mtime_ns == weights
     score = read_record(project, "score.json")
     metrics = score["metrics"]
@@ -203,8 +203,8 @@ def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp
         stages_at_once(project, *EVALUATED, publishes=False)
         rows = open_folder(project / "results/runs/tiny/cpu").predictions
         score = read_record(project, "score.json")
-        found = {row.get("group") for row in rows}
-        assert found == {str(3 * number + 2) for number in range(10)} if groups else found == {None}
+        group_names = {row.get("group") for row in rows}
+        assert group_names == {str(3 * number + 2) for number in range(10)} if groups else group_names == {None}
         assert score["sentence"].count("over 10 test groups") == groups // 5, score["sentence"]
         assert "right_low" in score["metrics"], score["sentence"]
         assert score["metrics"]["right_low"] <= score["metrics"]["right"] <= score["metrics"]["right_high"]

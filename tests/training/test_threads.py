@@ -48,11 +48,11 @@ def number_kept() -> Iterator[None]:
 
 
 def with_numbers(compute: Callable[[], list[Tensor]]) -> dict[int, list[Tensor]]:
-    found = {}
+    results = {}
     for number in NUMBERS:
         torch.set_num_threads(number)
-        found[number] = compute()
-    return found
+        results[number] = compute()
+    return results
 
 
 def are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -77,11 +77,11 @@ class Alternating(ThreadTuner):
 
 @pytest.mark.parametrize(
     ("task", "model", "precision"),
-    [(*each, "fp32") for each in COMBINATIONS if each in ONCE]
+    [(*pair, "fp32") for pair in COMBINATIONS if pair in ONCE]
     + [
-        pytest.param(*each, "fp32", marks=pytest.mark.long)
-        for each in COMBINATIONS
-        if each not in ONCE and each[1] not in FITTED
+        pytest.param(*pair, "fp32", marks=pytest.mark.long)
+        for pair in COMBINATIONS
+        if pair not in ONCE and pair[1] not in FITTED
     ]
     + [
         pytest.param(task, model, "bf16", marks=pytest.mark.long)  # slower: torch's own kernels
@@ -91,28 +91,28 @@ class Alternating(ThreadTuner):
 def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, precision):
     for num, steps in ((90, 45), (140, 8)):
         expected = finish(trained(task, model, num, steps, precision))
-        other = trained(task, model, num, steps, precision)
-        accepted = list(auto.seconds_with_same_bits(other, NUMBERS))
+        trainer = trained(task, model, num, steps, precision)
+        accepted = list(auto.seconds_with_same_bits(trainer, NUMBERS))
         # oneDNN's LSTM, which only seq2seq has, may divide its weights' gradient among threads: with AVX-512 among
         # three or more, without it among two.
         if model != "seq2seq":
             assert accepted == list(NUMBERS)
         elif ordered.HAS_AVX512:
             assert accepted[:2] == [1, 2]
-        other.threads = Alternating(accepted)
-        ended = finish(other)
-        assert ended[1] == expected[1]
-        assert are_equal(list(ended[0].values()), list(expected[0].values()))
+        trainer.threads = Alternating(accepted)
+        result = finish(trainer)
+        assert result[1] == expected[1]
+        assert are_equal(list(result[0].values()), list(expected[0].values()))
 
 
 @pytest.mark.parametrize("model", FITTED)
 def test_a_fit_has_the_bits_of_one_thread(model: str):
-    found = []
+    weights = []
     for number in (1, 3):
         trainer = trained("classify", model, 60, 30)
         trainer.thread_tuner = ThreadTuner([number])
-        found.append([*finish(trainer)[0].values()])
-    assert are_equal(*found)
+        weights.append([*finish(trainer)[0].values()])
+    assert are_equal(*weights)
 
 
 def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
@@ -139,14 +139,14 @@ def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
 )
 def test_a_layer_computes_what_torchs_does_with_the_same_bits_on_any_threads(make, shape):
     torch.manual_seed(0)
-    layer, x = make(), torch.randn(shape)
+    layer, inputs = make(), torch.randn(shape)
     torch.set_num_threads(1)
-    expected = gradients(layer, x)
+    expected = gradients(layer, inputs)
     ordered.use_in(layer)
     assert type(layer).__module__ == ordered.__name__
-    found = with_numbers(lambda: gradients(layer, x))
-    torch.testing.assert_close(found[1], expected, rtol=1e-4, atol=1e-4)
-    assert [number for number in NUMBERS if not are_equal(found[number], found[1])] == []
+    results = with_numbers(lambda: gradients(layer, inputs))
+    torch.testing.assert_close(results[1], expected, rtol=1e-4, atol=1e-4)
+    assert [number for number in NUMBERS if not are_equal(results[number], results[1])] == []
 
 
 @pytest.fixture
@@ -234,5 +234,5 @@ def test_a_resumed_training_may_use_another_number():
     assert state["threads"] is None
     resumed = trainer_on(split, settings)
     resumed.restore(state)
-    ended = finish(resumed)
-    assert are_equal(list(ended[0].values()), list(expected[0].values())) and ended[1] == expected[1][1:]
+    result = finish(resumed)
+    assert are_equal(list(result[0].values()), list(expected[0].values())) and result[1] == expected[1][1:]

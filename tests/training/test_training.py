@@ -40,10 +40,10 @@ def test_batches_cover_every_row_once_and_in_order_for_an_evaluation():
 
 @pytest.mark.parametrize("data_location", ["device", "host"])
 def test_two_runs_are_bitwise_identical_resident_or_streamed(data_location: str, tmp_path: Path):
-    one, losses = finish(new_trainer("cpu", "device", tmp_path))
-    other, same_losses = finish(new_trainer("cpu", data_location, tmp_path))
+    weights, losses = finish(new_trainer("cpu", "device", tmp_path))
+    same_weights, same_losses = finish(new_trainer("cpu", data_location, tmp_path))
     assert losses == same_losses and losses[-1] < losses[0]
-    assert_identical(one, other)
+    assert_identical(weights, same_weights)
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
@@ -93,11 +93,11 @@ def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
 
 def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
-    whole, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
-    parts, part_losses = finish(new_trainer("cpu", "device", tmp_path, replace(settings, grad_accum_steps=3)))
+    weights, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
+    part_weights, part_losses = finish(new_trainer("cpu", "device", tmp_path, replace(settings, grad_accum_steps=3)))
     assert part_losses == pytest.approx(losses, rel=1e-5)
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], rtol=1e-3, atol=1e-4)
+    for name in weights:
+        torch.testing.assert_close(part_weights[name], weights[name], rtol=1e-3, atol=1e-4)
 
 
 def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
@@ -111,7 +111,7 @@ def test_an_epoch_has_the_norm_of_its_gradients_or_the_reason_why_not(tmp_path: 
     one_step = replace(SETTINGS, epochs=1, batch_size=64, max_grad_norm=1e9)  # not clipped, so the gradients stay
     trainer = new_trainer("cpu", "device", tmp_path, one_step)
     epoch = trainer.train_epoch()
-    norm = torch.cat([each.grad.flatten() for each in trainer.model.parameters()]).norm().item()
+    norm = torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()]).norm().item()
     norms = {"gradient_norm": pytest.approx(norm), "max_gradient_norm": pytest.approx(norm)}
     assert epoch.scalars == {"threads": 1.0, **norms}
     row = timing_row(epoch, 50, 1)

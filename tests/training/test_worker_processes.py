@@ -75,7 +75,7 @@ def start(project: Path, device: str, inside: str = "", **extra: str) -> subproc
 
 def workers_under(launcher: int) -> dict[int, psutil.Process]:
     """Rank -> process."""
-    return {int(each.environ()["RANK"]): each for each in psutil.Process(launcher).children() if each.is_running()}
+    return {int(child.environ()["RANK"]): child for child in psutil.Process(launcher).children() if child.is_running()}
 
 
 def checkpoint_is_there(project: Path, kind: str = "cpu") -> bool:
@@ -99,8 +99,8 @@ def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
 def test_the_pipeline_gives_the_same_with_one_worker_and_with_two(several: Path):
     """Both trained, evaluated and compared; equal within rounding; the weights are those of the bare model."""
     dvc(several, "repro")
-    (one, _), (two, manifest) = results(several, "cpu"), results(several, "2xcpu")
-    assert_near(two, one)
+    (of_one, _), (of_two, manifest) = results(several, "cpu"), results(several, "2xcpu")
+    assert_near(of_two, of_one)
     realized = manifest["realized"]
     assert (realized["workers"], realized["step"]) == (2, "eager") and "threads" not in realized  # one each
     assert "2 workers on " in (several / "results/compare/compare.md").read_text()
@@ -122,8 +122,8 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     output, _ = training.communicate()
     assert training.returncode == 0, output
     assert f"worker {rank} was killed (SIGKILL); all 2 resume from the last checkpoint (restart 1 of 3)" in output
-    found = results(project, device)
-    assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
+    actual = results(project, device)
+    assert actual[0] == expected[0] and actual[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
 
 
 def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_path: Path):
@@ -149,8 +149,8 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
     output = stage(project, "train", "tiny", then + kind, "0").stdout
     assert re.search(rf"resuming from .*{kind}-\w+-0\.pt, epoch [12] of 3", output), output
     assert re.search(r"epochs? 1.* used \d workers?, the next ones use \d workers?: .* within rounding", output), output
-    found, manifest = results(project, then + kind)
-    assert_near(found, expected, rel=1e-4 if kind == "cpu" else 1e-3)
+    actual, manifest = results(project, then + kind)
+    assert_near(actual, expected, rel=1e-4 if kind == "cpu" else 1e-3)
     assert set(manifest["realized"]["workers_from_epoch"].values()) == {1, 2}
 
 
@@ -225,8 +225,8 @@ def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
     outputs = [training.communicate()[0] for training in trainings]
     assert [training.returncode for training in trainings] == [0, 0], outputs
     assert "2 workers, 1 on this machine" in outputs[0] and "resuming from" in outputs[0], outputs[0]
-    found, manifest = results(projects[0], "2xcpu")
-    assert_near(found, expected)
+    actual, manifest = results(projects[0], "2xcpu")
+    assert_near(actual, expected)
     assert manifest["realized"]["workers"] == 2
     assert not (projects[1] / "results/runs/tiny/2xcpu").exists(), "the first worker alone writes"
 
@@ -238,8 +238,8 @@ def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one
     assert "2 workers, a GPU each" in output and "nccl sums their gradients" in output
     assert "steps are taken eagerly instead of captured as a CUDA graph: several workers" in output
     stage(on_gpus, "evaluate", "tiny", "2xcuda", CUDA_VISIBLE_DEVICES="0")
-    (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
-    assert_near(two, one, rel=1e-3)
+    (of_one, _), (of_two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
+    assert_near(of_two, of_one, rel=1e-3)
     assert manifest["realized"]["workers"] == 2 and manifest["realized"]["step"] == "eager"
     assert "several workers take their steps eagerly" in manifest["placement"]["graph_blocker"]
     scores = [read_record(on_gpus, "score.json", device=device)["metrics"]["accuracy"] for device in ("cuda", "2xcuda")]
@@ -254,8 +254,8 @@ def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
     output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
     _, manifest = results(on_gpus, "2xcuda")
     assert manifest["realized"]["data_location"] == "host"
-    seen = manifest["conditions"]  # this test's own process may have a context there
-    assert seen["between"].get("other_processes") == seen["before"]["gpu"].get("other_processes"), output
+    conditions = manifest["conditions"]  # this test's own process may have a context there
+    assert conditions["between"].get("other_processes") == conditions["before"]["gpu"].get("other_processes"), output
 
 
 @pytest.mark.gpu

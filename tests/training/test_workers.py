@@ -79,12 +79,12 @@ def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[A
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, from Python 3.12 on
         for process in processes:
             process.start()
-    found = [torch.load(io.BytesIO(pipe.recv_bytes())) for pipe, _ in pipes]
+    results = [torch.load(io.BytesIO(pipe.recv_bytes())) for pipe, _ in pipes]
     for process in processes:
         process.join()
     (folder / "store").unlink(missing_ok=True)
-    assert not any(isinstance(each, str) for each in found), found
-    return found
+    assert not any(isinstance(result, str) for result in results), results
+    return results
 
 
 def as_bytes(value: Any) -> bytes:
@@ -100,11 +100,11 @@ def first_gradients(trainer: Trainer) -> Tensor:
 
 def finish(trainer: Trainer) -> tuple[list[float], str]:
     """The losses and scores of the epochs that are left, and the digest of the weights after them."""
-    found = []
+    values = []
     while trainer.epochs_done < trainer.settings.epochs:
         epoch = trainer.train_epoch()
-        found += [epoch.train_loss, epoch.val_loss, epoch.val_score]
-    return found, trainer.weights_sha256()
+        values += [epoch.train_loss, epoch.val_loss, epoch.val_score]
+    return values, trainer.weights_sha256()
 
 
 def joined(workers: Workers, workload: str, **changes: Any) -> Trainer:
@@ -123,13 +123,13 @@ def test_workers_equal_one_for_every_workload(count: int, tmp_path: Path):
     def work(workers: Workers) -> Any:
         return {name: (first_gradients(joined(workers, name)), finish(joined(workers, name))) for name in workloads}
 
-    found = together(work, count, tmp_path)
+    results = together(work, count, tmp_path)
     for name in workloads:
         gradients, (losses, _) = first_gradients(trainer_of(name)), finish(trainer_of(name))
-        for theirs, (own, sha256) in (each[name] for each in found):
-            assert (theirs - gradients).norm() <= ROUNDING * gradients.norm(), name
-            assert own == pytest.approx(losses, rel=10 * ROUNDING, abs=ROUNDING), name
-            assert sha256 == found[0][name][1][1], f"{name}: the workers' weights differ"
+        for worker_gradients, (worker_losses, sha256) in (result[name] for result in results):
+            assert (worker_gradients - gradients).norm() <= ROUNDING * gradients.norm(), name
+            assert worker_losses == pytest.approx(losses, rel=10 * ROUNDING, abs=ROUNDING), name
+            assert sha256 == results[0][name][1][1], f"{name}: the workers' weights differ"
 
 
 def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
@@ -145,11 +145,11 @@ def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
         state = as_bytes(trainer.state())
         return state, finish(trainer)
 
-    begun = together(begin, 2, tmp_path)
-    of_two = begun[0][0]
+    results = together(begin, 2, tmp_path)
+    of_two = results[0][0]
 
     def go_on(workers: Workers) -> Any:
-        found = []
+        outcomes = []
         for state in (of_two, of_one):
             trainer = trainer_of("sign")
             trainer.restore(torch.load(io.BytesIO(state), weights_only=True))
@@ -157,15 +157,15 @@ def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
             if not workers.is_first:  # whatever its processor has made of it
                 torch.rand(7)
                 trainer.model.head.bias.data += 1e-3
-            found.append(finish(trainer))
-        return found
+            outcomes.append(finish(trainer))
+        return outcomes
 
     for same, other in together(go_on, 2, tmp_path):
-        assert same == begun[0][1]
+        assert same == results[0][1]
         assert other[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
-    one = trainer_of("sign")
-    one.restore(torch.load(io.BytesIO(of_two), weights_only=True))
-    assert finish(one)[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
+    trainer = trainer_of("sign")
+    trainer.restore(torch.load(io.BytesIO(of_two), weights_only=True))
+    assert finish(trainer)[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
 
 
 def test_workers_with_other_code_or_another_torch_are_refused(tmp_path: Path):
@@ -194,12 +194,12 @@ def test_the_cpu_seconds_of_other_workers_are_counted_once(tmp_path: Path):
 
 def freed_before() -> list[torch.Tensor]:
     """All but a few MiB of what this process can still allocate: also what it was given before, and has freed."""
-    taken: list[torch.Tensor] = []
+    blocks: list[torch.Tensor] = []
     for size in (2**22, 2**20, 2**16):
         with suppress(RuntimeError):
             while True:
-                taken.append(torch.empty(size, dtype=torch.uint8))
-    return taken[: -2 * 2**4]
+                blocks.append(torch.empty(size, dtype=torch.uint8))
+    return blocks[: -2 * 2**4]
 
 
 def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked_for(tmp_path: Path):
@@ -208,21 +208,21 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
 
     def work(workers: Workers) -> Any:
         model = replace(load_params().blocks["pen"].train.model, **large)
-        trainer, held, output = joined(workers, "pen", model=model), [], io.StringIO()
+        trainer, blocks, output = joined(workers, "pen", model=model), [], io.StringIO()
         trainer.executor.fallbacks.append("the data is streamed")
         try:
             with redirect_stderr(output), lost_workers_noticed(), stop_on_out_of_memory(trainer):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
-                    held += freed_before()
+                    blocks += freed_before()
                 trainer.train_epoch()
-        except SystemExit as ended:
-            return {ended.code: output.getvalue()}
+        except SystemExit as ending:
+            return {ending.code: output.getvalue()}
 
-    first, other = together(work, 2, tmp_path)
+    first, second = together(work, 2, tmp_path)
     assert list(first) == [LOST_WORKER_STATUS]
-    assert re.fullmatch(r"worker 1: out of memory \(.*allocate.*\)\n", other[OUT_OF_MEMORY_STATUS])  # no advice
+    assert re.fullmatch(r"worker 1: out of memory \(.*allocate.*\)\n", second[OUT_OF_MEMORY_STATUS])  # no advice
 
 
 def test_all_workers_validate_with_the_statistics_of_the_first(tmp_path: Path):
@@ -266,12 +266,12 @@ def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
 @pytest.mark.gpu
 def test_the_shares_of_dropout_on_a_gpu_are_those_of_one_draw():
     """Of the shapes that a layer of several sequences has; torch draws by the place in the tensor."""
-    x, state = torch.ones(12, 7, 5, device="cuda"), torch.cuda.get_rng_state()
-    whole = torch.nn.functional.dropout(x, 0.4)
+    inputs, state = torch.ones(12, 7, 5, device="cuda"), torch.cuda.get_rng_state()
+    expected = torch.nn.functional.dropout(inputs, 0.4)
     for first in (0, 5):
         torch.cuda.set_rng_state(state)
         with dropout.sharing(first, 12):
-            assert torch.equal(dropout.dropout(x[first : first + 5], 0.4), whole[first : first + 5])
+            assert torch.equal(dropout.dropout(inputs[first : first + 5], 0.4), expected[first : first + 5])
 
 
 @pytest.mark.gpu
@@ -283,11 +283,11 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
     dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
     try:
         wrapped.step.use_workers(Workers())
-        state, found = torch.cuda.get_rng_state(), []
+        state, gradients = torch.cuda.get_rng_state(), []
         for trainer in (bare, wrapped):
             torch.cuda.set_rng_state(state)
-            found.append(first_gradients(trainer))
-        torch.testing.assert_close(*found)
+            gradients.append(first_gradients(trainer))
+        torch.testing.assert_close(*gradients)
         assert torch.equal(Workers().sum(torch.ones(1, device="cuda")), torch.ones(1, device="cuda"))
     finally:
         dist.destroy_process_group()
@@ -315,9 +315,9 @@ def test_an_error_of_nccl_itself_is_said_and_not_repeated(
     capsys: pytest.CaptureFixture[str], name: str, cause: str, words: str
 ):
     error = dist.DistBackendError(NCCL.format(kind="unhandled system", name=name, cause=cause))
-    with pytest.raises(ValueError if words else SystemExit) as found, lost_workers_noticed():
+    with pytest.raises(ValueError if words else SystemExit) as raised, lost_workers_noticed():
         raise error
     if words:
-        assert words in str(found.value) and "\n" not in str(found.value)
+        assert words in str(raised.value) and "\n" not in str(raised.value)
     else:
-        assert found.value.code == LOST_WORKER_STATUS and "another worker has ended" in capsys.readouterr().err
+        assert raised.value.code == LOST_WORKER_STATUS and "another worker has ended" in capsys.readouterr().err
