@@ -228,7 +228,7 @@ def test_a_resumed_training_may_use_another_number():
     expected = finish(trainer_on(split, settings))
     begun = trainer_on(split, settings)
     accepted = list(auto.seconds_with_same_bits(begun, NUMBERS))
-    begun.threads = ThreadTuner(accepted[-1:])
+    begun.thread_tuner = ThreadTuner(accepted[-1:])
     begun.train_epoch()
     state = begun.state()
     assert state["threads"] is None
