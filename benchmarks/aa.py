@@ -97,17 +97,17 @@ def main() -> None:
     if options.null:
         print(null_table(list(null_trials(options.null_tables))))
         return
-    done = read(options.file)
+    trials = read(options.file)
     if not options.table:
         end = time.monotonic() + 60 * options.minutes
-        while (cell := next_cell(done, options)) and time.monotonic() < end:
+        while (cell := next_cell(trials, options)) and time.monotonic() < end:
             trial = run(*cell, options)
             options.file.parent.mkdir(parents=True, exist_ok=True)
             with options.file.open("a") as file:
                 file.write(json.dumps(trial) + "\n")
-            done.append(trial)
+            trials.append(trial)
             print(trial_line(trial), flush=True)
-    print(table(done))
+    print(table(trials))
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -171,7 +171,7 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
 
 def rounded(turns: dict[str, list[float]]) -> dict[str, list[float]]:
     """Round to six digits, finer than the clock's scatter, because the trials are stored in git."""
-    return {side: [float(f"{seconds:.6g}") for seconds in own] for side, own in turns.items()}
+    return {side: [float(f"{seconds:.6g}") for seconds in times] for side, times in turns.items()}
 
 
 def found_by(trial: dict[str, Any]) -> SpeedUp:
@@ -180,8 +180,8 @@ def found_by(trial: dict[str, Any]) -> SpeedUp:
 
 
 def trial_line(trial: dict[str, Any]) -> str:
-    found = found_by(trial)
-    interval = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    speed_up = found_by(trial)
+    interval = f"{speed_up.ratio:.3f} [{speed_up.low:.3f}, {speed_up.high:.3f}]"
     return (
         f"{trial['at']} {trial['workload']}, {trial['kind']}: {interval}; "
         f"load {trial['load']:.1f}, {trial['took_seconds']:.0f} s"
@@ -195,12 +195,12 @@ def table(trials: list[dict[str, Any]]) -> str:
         of_kind = [trial for trial in trials if trial["kind"] == kind]
         workloads = list(dict.fromkeys(trial["workload"] for trial in of_kind))
         for workload in [*workloads, *(["all"] if len(workloads) > 1 else [])]:
-            own = [trial for trial in of_kind if workload in ("all", trial["workload"])]
-            found = [found_by(trial) for trial in own]
-            wanted = [each for each in found if each.is_clear and (kind == "same" or each.ratio > 1)]
-            lines.append(row(kind, workload, len(own), len(wanted), *summary(found), loads(own)))
+            selected = [trial for trial in of_kind if workload in ("all", trial["workload"])]
+            speed_ups = [found_by(trial) for trial in selected]
+            clear = [speed_up for speed_up in speed_ups if speed_up.is_clear and (kind == "same" or speed_up.ratio > 1)]
+            lines.append(row(kind, workload, len(selected), len(clear), *summary(speed_ups), loads(selected)))
             if kind == "same" and workload in ("all", workloads[-1]):
-                num_false, num_same = len(wanted), len(own)
+                num_false, num_same = len(clear), len(selected)
     if num_same:
         lines += ["", limit_sentence(num_false, num_same)]
     return "\n".join(lines)
@@ -208,8 +208,8 @@ def table(trials: list[dict[str, Any]]) -> str:
 
 def summary(found: list[SpeedUp]) -> tuple[str, str]:
     """The geometric mean of the ratios, and the median width as the factor from the ratio to an end of the interval."""
-    ratio = statistics.geometric_mean(each.ratio for each in found)
-    width = statistics.median(each.high / each.ratio for each in found if each.high is not None)
+    ratio = statistics.geometric_mean(speed_up.ratio for speed_up in found)
+    width = statistics.median(speed_up.high / speed_up.ratio for speed_up in found if speed_up.high is not None)
     return f"{ratio:.3f}", f"within a factor of {width:.3f}"
 
 
@@ -261,8 +261,8 @@ def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
             return prepared.arrays(split)[array]
 
         if sides:  # the network, which is compared with the fitted model
-            known, judges, test = (split_of(prepared.arrays(split)) for split in ("train", "val", "test"))
-            model = baseline.fit(known, judges, test, Shape.of(dict(summary), task), task, lambda *_: None)
+            training, judges, test = (split_of(prepared.arrays(split)) for split in ("train", "val", "test"))
+            model = baseline.fit(training, judges, test, Shape.of(dict(summary), task), task, lambda *_: None)
             task.fitted = Fitted(model.outputs, model.description)
         result = task.evaluate(outputs, read)
         if has_people:
@@ -276,11 +276,11 @@ def null_trial(people: pd.DataFrame, folder: Path, name: str) -> dict[str, Any]:
     first, second = sides
     claims += difference("correct", first, second, has_groups=has_people).verdict == "different"
     over_sequences += difference("correct", first, second).verdict == "different"
-    num = people["person"].nunique() if has_people else 0
+    num_people = people["person"].nunique() if has_people else 0
     num_test = summary["num_groups"]["test"] if has_people else 0
-    print(f"table {name}, {num} people, {num_test} in test: {claims} claims", flush=True)
+    print(f"table {name}, {num_people} people, {num_test} in test: {claims} claims", flush=True)
     return {
-        "people": num,
+        "people": num_people,
         "test_people": num_test,
         "claims": claims,
         "over_sequences": over_sequences,
@@ -298,20 +298,20 @@ def num_claims(sentence: str) -> int:
 def null_table(trials: list[dict[str, Any]]) -> str:
     lines = [header("people", "people in test", "tables", "comparisons", "claims", "claims over sequences")]
     for num_people in NULL_PEOPLE:
-        own = [trial for trial in trials if trial["people"] == num_people]
-        tested = sorted(trial["test_people"] for trial in own)
-        sums = [sum(trial[key] for trial in own) for key in ("comparisons", "claims", "over_sequences")]
-        lines.append(row(num_people, " to ".join(map(str, dict.fromkeys(tested))), len(own), *sums))
+        selected = [trial for trial in trials if trial["people"] == num_people]
+        tested = sorted(trial["test_people"] for trial in selected)
+        sums = [sum(trial[key] for trial in selected) for key in ("comparisons", "claims", "over_sequences")]
+        lines.append(row(num_people, " to ".join(map(str, dict.fromkeys(tested))), len(selected), *sums))
     return "\n".join(lines)
 
 
 def limit_sentence(num_false: int, num_trials: int) -> str:
     too_many = limit(num_trials)
     outcome = "too many: the intervals are too narrow" if num_false >= too_many else "not too many"
-    few = f" {num_trials} trials are few; run at least {ENOUGH}." if num_trials < ENOUGH else ""
+    warning = f" {num_trials} trials are few; run at least {ENOUGH}." if num_trials < ENOUGH else ""
     return (
         f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}.\n"
-        f"With 95% intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
+        f"With 95% intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{warning}"
     )
 
 

@@ -54,12 +54,12 @@ class Case:
 
     def summary(self) -> str:
         model = ", ".join(f"{key} {value}" for key, value in asdict(self.settings.model).items() if key != "name")
-        shape = "the workload's own data"
+        data = "the workload's own data"
         if self.data:
-            of = self.data.shape
-            shape = f"random data, {self.data.num_sequences:,} sequences of {of.max_steps} steps x {of.num_features}"
-            shape += f", {of.num_outputs} outputs"
-        return f"{self.settings.model.name} ({model}); {shape}"
+            size = self.data.shape
+            data = f"random data, {self.data.num_sequences:,} sequences of {size.max_steps} steps x {size.num_features}"
+            data += f", {size.num_outputs} outputs"
+        return f"{self.settings.model.name} ({model}); {data}"
 
 
 @dataclass(frozen=True)
@@ -73,39 +73,39 @@ class Contender:
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """The contenders for this device, and a description of what `precision: auto` chooses there."""
-    usual = Contender(tandem, step=case.settings.step, is_tandem=True)
-    best, message = choose_precision(open_trainer(case, usual, device), device)
+    contender = Contender(tandem, step=case.settings.step, is_tandem=True)
+    best, message = choose_precision(open_trainer(case, contender, device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], is_accelerator(device)
-    found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
-    found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
+    entered = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
+    entered["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
     if not is_cuda:
-        found["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
+        entered["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
     if "accelerate" in installed:
-        found["accelerate"] = Contender(accelerate)
+        entered["accelerate"] = Contender(accelerate)
     if "lightning" in installed:
-        found |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
+        entered |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
     if best != "fp32":
-        found[f"plain, {best}"] = Contender(plain, best)
-        found[f"plain tuned, {best}"] = Contender(plain_tuned, best)
+        entered[f"plain, {best}"] = Contender(plain, best)
+        entered[f"plain tuned, {best}"] = Contender(plain_tuned, best)
         if "lightning" in installed:
-            found[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
+            entered[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
     for chosen in dict.fromkeys(("fp32", best)):
-        own, suffix = ("tandem", "") if chosen == "fp32" else ("tandem auto", f", {chosen}")
-        found[own] = Contender(tandem, chosen, is_tandem=True)
-        found[f"floor{suffix}"] = Contender(floor, chosen, is_tandem=True)
+        name, suffix = ("tandem", "") if chosen == "fp32" else ("tandem auto", f", {chosen}")
+        entered[name] = Contender(tandem, chosen, is_tandem=True)
+        entered[f"floor{suffix}"] = Contender(floor, chosen, is_tandem=True)
         if is_cuda:
-            found[f"{own} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
-            found[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
-    return found, message
+            entered[f"{name} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
+            entered[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
+    return entered, message
 
 
 def on_request(device: str) -> dict[str, Contender]:
     """Further contenders of a GPU: each holds a CUDA context, so they take part only by name."""
     precisions = kind_of(device)().precisions() if is_accelerator(device) else ()
-    found = {f"tandem graph, {name}": Contender(tandem, name, "graph", is_tandem=True) for name in precisions}
-    if found:
-        found["tandem graph, streamed"] = Contender(tandem, step="graph", is_tandem=True, options=STREAMED)
-    return found
+    entered = {f"tandem graph, {name}": Contender(tandem, name, "graph", is_tandem=True) for name in precisions}
+    if entered:
+        entered["tandem graph, streamed"] = Contender(tandem, step="graph", is_tandem=True, options=STREAMED)
+    return entered
 
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
@@ -118,13 +118,13 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     """The training of `case`, without the ragged last batch, which would only add noise to the rate."""
     settings = replace(case.settings, precision=contender.precision, step=contender.step)
     if contender.is_tandem:
-        where = open_device(detect_hardware(device), settings.threads, settings.deterministic, settings.precision)
+        opened = open_device(detect_hardware(device), settings.threads, settings.deterministic, settings.precision)
     else:
-        where = as_torch_comes(contender, settings.threads, device)
+        opened = as_torch_comes(contender, settings.threads, device)
     split, shape, task = random_training(case.data) if case.data else read_training(case.workload)
     whole = len(split) // settings.batch_size * settings.batch_size
     split.tensors = {name: tensor[:whole] for name, tensor in split.tensors.items()}
-    trainer = make_trial(split, shape, task, settings, where)
+    trainer = make_trial(split, shape, task, settings, opened)
     if contender.options.get("is_streamed"):
         trainer.train_split.tensors, trainer.train_split.data_location = split.tensors, "host"
     if not contender.is_tandem and not contender.options.get("own_network"):
@@ -241,10 +241,10 @@ def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
 def loader(trainer: Trainer, num_workers: int = 0) -> Any:
     tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
     # fork: the default of a loader on Linux, but not in a process that a fork server started.
-    more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
+    options = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
         TensorDataset(*tensors), trainer.settings.batch_size, shuffle=True, num_workers=num_workers,
-        pin_memory=trainer.device.is_accelerator, **more,
+        pin_memory=trainer.device.is_accelerator, **options,
     )  # fmt: skip
 
 

@@ -65,18 +65,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     costs = parser.add_subparsers(dest="cost", required=True, metavar="COST")
     for name, cost in COSTS.items():
-        about = str(inspect.getdoc(cost))
+        docstring = str(inspect.getdoc(cost))
         form = argparse.RawDescriptionHelpFormatter
-        own = costs.add_parser(name, help=about.splitlines()[0], description=about, formatter_class=form)
+        subparser = costs.add_parser(name, help=docstring.splitlines()[0], description=docstring, formatter_class=form)
         for option, parameter in inspect.signature(cost).parameters.items():
-            usual, is_required = parameter.default, parameter.default is parameter.empty
-            is_list = isinstance(usual, tuple)
-            own.add_argument(
+            default, is_required = parameter.default, parameter.default is parameter.empty
+            is_list = isinstance(default, tuple)
+            subparser.add_argument(
                 f"--{option.replace('_', '-')}",
-                type=str if is_required else type(usual[0] if is_list else usual),
+                type=str if is_required else type(default[0] if is_list else default),
                 nargs="+" if is_list else None,
-                help=None if is_required else f"({' '.join(map(str, usual)) if is_list else usual})",
-                default=None if is_required else usual,
+                help=None if is_required else f"({' '.join(map(str, default)) if is_list else default})",
+                default=None if is_required else default,
                 required=is_required,
             )
     options = vars(parser.parse_args())
@@ -117,24 +117,24 @@ def advice(
     for workload in workloads:
         trainer = open_prepared(workload, device)
         changes = probe.alternatives(trainer)
-        found = [probed(trainer) for _ in range(probes - probes // 2)]
-        tried = found[0].gains
+        runs = [probed(trainer) for _ in range(probes - probes // 2)]
+        tried = runs[0].gains
         measured = gains({"": trainer} | {name: changed(trainer, changes[name]) for name in tried}, rounds, seconds)
-        found += [probed(trainer) for _ in range(probes // 2)]
-        not_tried = [f"{name}: {reason}" for name, reason in found[0].missing_reasons.items() if name in changes]
-        remarks += [f"- {workload}: {sentence}" for sentence in (found[0].sentence(), *not_tried)]
-        for name, came in measured.items():
-            predicted, real = [each.gains[name] for each in found if name in each.gains], statistics.median(came)
-            answers += [(promised, real) for promised in predicted]
-            error = max((promised / real - 1 for promised in predicted), key=abs)
+        runs += [probed(trainer) for _ in range(probes // 2)]
+        not_tried = [f"{name}: {reason}" for name, reason in runs[0].missing_reasons.items() if name in changes]
+        remarks += [f"- {workload}: {sentence}" for sentence in (runs[0].sentence(), *not_tried)]
+        for name, ratios in measured.items():
+            predicted, actual = [run.gains[name] for run in runs if name in run.gains], statistics.median(ratios)
+            answers += [(promised, actual) for promised in predicted]
+            error = max((promised / actual - 1 for promised in predicted), key=abs)
             cells = (
-                f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in (predicted, came)
+                f"{statistics.median(part):.2f} ({min(part):.2f} to {max(part):.2f})" for part in (predicted, ratios)
             )
             print(row(workload, name, *cells, f"{error:+.0%}"), flush=True)
     if answers:
-        errors = [abs(promised / real - 1) for promised, real in answers]
-        promises = [(promised, real) for promised, real in answers if promised >= probe_result.MIN_GAIN]
-        less = sum(real - 1 < (promised - 1) / 2 for promised, real in promises)
+        errors = [abs(promised / actual - 1) for promised, actual in answers]
+        promises = [(promised, actual) for promised, actual in answers if promised >= probe_result.MIN_GAIN]
+        less = sum(actual - 1 < (promised - 1) / 2 for promised, actual in promises)
         print(
             f"\nA single probe was off by {statistics.median(errors):.1%} in the median, by {max(errors):.0%} at most "
             f"({len(errors)} answers). Of {len(promises)} promised gains of {probe_result.MIN_GAIN} or more, {less} "
@@ -146,10 +146,10 @@ def advice(
 def probed(trainer: Any) -> Any:
     from tandem.diagnosis import probe
 
-    found = probe.probe(trainer)
-    if isinstance(found, str):
-        raise SystemExit(f"error: {found}")
-    return found
+    result = probe.probe(trainer)
+    if isinstance(result, str):
+        raise SystemExit(f"error: {result}")
+    return result
 
 
 def changed(trainer: Any, changes: Mapping[str, Any]) -> Any:
@@ -177,12 +177,12 @@ def gains(fits: dict[str, Any], rounds: int, seconds: float) -> dict[str, list[f
     for part in parts.values():
         part.warm_up()
         part.turn(seconds)
-    found: dict[str, list[float]] = {name: [] for name in fits if name}
+    speed_ups: dict[str, list[float]] = {name: [] for name in fits if name}
     for _ in range(rounds):
-        spent = {name: part.turn(seconds) for name, part in parts.items()}
-        for name, ratios in found.items():
-            ratios.append(spent[""] / spent[name])
-    return found
+        times = {name: part.turn(seconds) for name, part in parts.items()}
+        for name, ratios in speed_ups.items():
+            ratios.append(times[""] / times[name])
+    return speed_ups
 
 
 def sampling(
@@ -308,16 +308,16 @@ def replicates(
         call([*STAGE, "train", workload, device, "0"], project)
         gpu = kind_of(kind)().driver
         stages = {number: train_seeds(project, workload, device, number, gpu) for number in (0, *seeds)}
-        found = interleave(stages, repeats)
-    first = statistics.median(each["seconds"] for each in found.pop(0))
+        measurements = interleave(stages, repeats)
+    first = statistics.median(training["seconds"] for training in measurements.pop(0))
     print(f"The first seed (the stage `train`): {first:.1f} s (median of {repeats}).\n")
     names = ("seconds", "relative to the first seed", "seconds per seed", "host memory, MiB", "GPU memory, MiB")
     print(header("more seeds", *names))
-    for number, times in found.items():
-        seconds = statistics.median(each["seconds"] for each in times)
-        host, used = (max(each[name] for each in times) for name in ("host_mib", "device_mib"))
-        cells = f"{seconds:.1f}", f"{seconds / first:.2f}", f"{seconds / number:.2f}", f"{host:,.0f}"
-        print(row(number, *cells, f"{used:,.0f}" if used else "-"))
+    for number, times in measurements.items():
+        seconds = statistics.median(training["seconds"] for training in times)
+        host_mib, device_mib = (max(training[name] for training in times) for name in ("host_mib", "device_mib"))
+        cells = f"{seconds:.1f}", f"{seconds / first:.2f}", f"{seconds / number:.2f}", f"{host_mib:,.0f}"
+        print(row(number, *cells, f"{device_mib:,.0f}" if device_mib else "-"))
 
 
 def train_seeds(project: Path, workload: str, device: str, number: int, gpu: Any) -> Callable[[], dict[str, float]]:
@@ -341,8 +341,8 @@ def train_seeds(project: Path, workload: str, device: str, number: int, gpu: Any
         )
         while process.poll() is None:
             host_mib = max(host_mib, memory_mib(process.pid))
-            used = gpu.ask("device_mib") if gpu else 0.0
-            device_mib = max(device_mib, 0.0 if isinstance(used, str) else used)
+            reading = gpu.ask("device_mib") if gpu else 0.0
+            device_mib = max(device_mib, 0.0 if isinstance(reading, str) else reading)
             time.sleep(0.2)
         _, errors = process.communicate()
         if process.returncode:
@@ -385,9 +385,9 @@ def preprocess(sequences: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000),
         for ending, number in [(ending, number) for ending, numbers in sizes.items() for number in numbers]:
             table, rows = Path(folder) / f"table.{ending}", number * NUM_STEPS
             in_fresh_process(write_table, table, number)
-            spent, peak_bytes = in_fresh_process(prepare, table, Path(folder) / "prepared")
+            seconds, peak_bytes = in_fresh_process(prepare, table, Path(folder) / "prepared")
             peak, size = peak_bytes / 2**20, rows * BYTES_PER_ROW / 2**20
-            cells = (f"{spent:.2f}", f"{rows / spent:,.0f}", f"{size:,.1f}", f"{peak:,.1f}", f"{peak / size:.2f}")
+            cells = (f"{seconds:.2f}", f"{rows / seconds:,.0f}", f"{size:,.1f}", f"{peak:,.1f}", f"{peak / size:.2f}")
             print(row(ending, f"{number:,}", f"{rows:,}", *cells), flush=True)
 
 
@@ -417,9 +417,9 @@ def prepare(table: Path, target: Path) -> tuple[float, int]:
     from tandem.params.schema import Columns, SequenceTable, Split
 
     columns = Columns(sequence="sequence", step="step", features=FEATURES, label="label")
-    usual = {"source": "sequences", "seed": 0, "missing": "refuse", "groups": "none"}
+    options = {"source": "sequences", "seed": 0, "missing": "refuse", "groups": "none"}
     split = Split(train=0.8, val=0.1, test=0.1)
-    params = SequenceTable(table=table.name, columns=columns, split=split, velocity=True, **usual)
+    params = SequenceTable(table=table.name, columns=columns, split=split, velocity=True, **options)
     before, start = largest_resident_bytes(), time.perf_counter()
     write_arrays(target, sequences.prepare(params, table.parent, "class"))
     return time.perf_counter() - start, largest_resident_bytes() - before
@@ -440,25 +440,25 @@ def load(requests: int = 100, database_port: int = 0) -> None:
     """
     database = [database_port] if database_port else []
     print(header("request", "processor time of the server", "with its database"))
-    for name, asked in (("PREFECT_API_URL", prefect_requests), ("MLFLOW_TRACKING_URI", mlflow_requests)):
+    for name, questions in (("PREFECT_API_URL", prefect_requests), ("MLFLOW_TRACKING_URI", mlflow_requests)):
         port = urlsplit(os.environ[name]).port
         assert port
-        for what, question in asked().items():
+        for request, question in questions().items():
             question()
             before = spent([port]), spent(database)
             for _ in range(requests):
                 question()
-            server, stored = (now - then for now, then in zip((spent([port]), spent(database)), before, strict=True))
-            server, both = (1000 * value / requests for value in (server, server + stored))
-            print(row(what, f"{server:.1f} ms", f"{both:.1f} ms" if database else "not asked for"), flush=True)
+            server, stored = (end - start for end, start in zip((spent([port]), spent(database)), before, strict=True))
+            server, total = (1000 * value / requests for value in (server, server + stored))
+            print(row(request, f"{server:.1f} ms", f"{total:.1f} ms" if database else "not asked for"), flush=True)
 
 
 def spent(ports: list[int]) -> float:
     """Processor seconds of all processes that listen on these ports, including living and dead children."""
-    pids = {each.pid for each in psutil.net_connections("inet") if each.status == "LISTEN" and each.laddr.port in ports}
+    pids = {link.pid for link in psutil.net_connections("inet") if link.status == "LISTEN" and link.laddr.port in ports}
     roots = [psutil.Process(pid) for pid in pids if pid]
-    every = {process for root in roots for process in (root, *root.children(recursive=True))}
-    return sum(sum(process.cpu_times()[:4]) for process in every)
+    processes = {process for root in roots for process in (root, *root.children(recursive=True))}
+    return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
 def prefect_requests() -> Requests:

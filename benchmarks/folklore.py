@@ -158,7 +158,7 @@ def random_tensors(data: Data, device: Device) -> dict[str, torch.Tensor]:
         targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if shape.per_step else (num,))
     mask = torch.ones(num, shape.max_steps, dtype=torch.bool)
     return {
-        name: each.to(device.torch_device) for name, each in (("values", values), ("mask", mask), ("targets", targets))
+        name: part.to(device.torch_device) for name, part in (("values", values), ("mask", mask), ("targets", targets))
     }
 
 
@@ -176,8 +176,8 @@ def rates_of(variants: dict[str, Work], device: Device, seconds: float) -> dict[
     repeats = {name: math.ceil(MEASUREMENT_SECONDS / timed(work, 1, device)[0]) for name, work in variants.items()}
 
     def rate(name: str) -> float:
-        spent, count = timed(variants[name], repeats[name], device)
-        return count / spent
+        elapsed, count = timed(variants[name], repeats[name], device)
+        return count / elapsed
 
     return interleave({name: partial(rate, name) for name in variants}, MIN_ROUNDS, seconds * len(variants))
 
@@ -192,10 +192,10 @@ def timed(work: Work, repeats: int, device: Device) -> tuple[float, int]:
 def rows(case: str, rates: dict[str, list[float]]) -> Iterator[str]:
     """Rows under HEADER; ratios are to the first variant."""
     first = next(iter(rates.values()))
-    for name, found in rates.items():
-        ratios = [rate / base for rate, base in zip(found, first, strict=True)]
-        ratio = "1" if found is first else quartiles(ratios, ".2f" if statistics.median(ratios) >= 0.1 else ".2g")
-        yield row(case, name, quartiles(found, ",.0f"), ratio, len(found))
+    for name, values in rates.items():
+        ratios = [rate / base for rate, base in zip(values, first, strict=True)]
+        ratio = "1" if values is first else quartiles(ratios, ".2f" if statistics.median(ratios) >= 0.1 else ".2g")
+        yield row(case, name, quartiles(values, ",.0f"), ratio, len(values))
 
 
 # The claims. Each function yields lines of Markdown.
@@ -218,11 +218,11 @@ def cell(device: Device, seconds: float) -> Iterator[str]:
         native = Training(replace(model, cell="native"), sizes, batch_size, device)
         manual = Training(replace(model, cell="manual"), sizes, batch_size, device)
         manual.model.load_state_dict(native.model.state_dict())
-        where = " and ".join(sorted(places(native) | places(manual)))
+        devices = " and ".join(sorted(places(native) | places(manual)))
         sentences.append(f"{case}, both with the same weights: {agreement(native, manual)}.")
-        sentences.append(f"{case}, both: parameters, inputs, outputs and gradients are on {where}.")
-        for name, one in {"nn.LSTM": native, "by hand": manual}.items():
-            calls, kernels = count_operators(one)
+        sentences.append(f"{case}, both: parameters, inputs, outputs and gradients are on {devices}.")
+        for name, variant in {"nn.LSTM": native, "by hand": manual}.items():
+            calls, kernels = count_operators(variant)
             operators.append(row(case, name, f"{calls:,}", kernels if device.is_accelerator else "no GPU"))
         steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
         rates = rates_of({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
@@ -239,12 +239,12 @@ def agreement(one: Training, other: Training) -> str:
         outputs.append(network(*batch.inputs()))
         loss_of(outputs[-1], batch).backward()
         gradients.append(torch.cat([gradient_of(parameter).flatten() for parameter in network.parameters()]))
-    found = []
-    for what, (mine, its) in {"outputs": outputs, "gradients": gradients}.items():
-        found.append(
-            f"{what} differ by at most {(mine - its).abs().max().item():.1e} (largest {mine.abs().max().item():.2g})"
+    sentences = []
+    for name, (left, right) in {"outputs": outputs, "gradients": gradients}.items():
+        sentences.append(
+            f"{name} differ by at most {(left - right).abs().max().item():.1e} (largest {left.abs().max().item():.2g})"
         )
-    return ", ".join(found)
+    return ", ".join(sentences)
 
 
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
@@ -278,12 +278,12 @@ def places(case: Training) -> set[str]:
 
 def mixed_devices(device: Device) -> str:
     """nn.LSTM's behaviour for an input on another device than its weights. `meta` is torch's device without data."""
-    elsewhere = "cpu" if device.is_accelerator else "meta"
+    input_device = "cpu" if device.is_accelerator else "meta"
     try:
-        nn.LSTM(3, 4).to(device.torch_device)(torch.zeros(2, 5, 3, device=elsewhere))
+        nn.LSTM(3, 4).to(device.torch_device)(torch.zeros(2, 5, 3, device=input_device))
     except RuntimeError as error:
-        return f"Weights on {device.torch_device}, input on {elsewhere}: RuntimeError: {error}."
-    return f"Weights on {device.torch_device}, input on {elsewhere}: computed."
+        return f"Weights on {device.torch_device}, input on {input_device}: RuntimeError: {error}."
+    return f"Weights on {device.torch_device}, input on {input_device}: computed."
 
 
 def synchronizing(device: Device, seconds: float) -> Iterator[str]:
@@ -394,15 +394,15 @@ def pin(device: Device, seconds: float) -> Iterator[str]:
         "resident slices": case.epoch,
     }
     yield from rows(f"pen, batch {case.batch_size}: training", rates_of(variants, device, seconds))
-    for what, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
+    for size, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
         host = torch.randn(num_floats)
         copies: dict[str, Callable[[], object]] = {
             "pageable": partial(host.to, device.torch_device),
             "pinned for each copy": lambda host=host: host.pin_memory().to(device.torch_device, non_blocking=True),
             "pinned once": partial(host.pin_memory().to, device.torch_device, non_blocking=True),
         }
-        found = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
-        yield from rows(f"{what}: copies/s", found)
+        rates = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
+        yield from rows(f"{size}: copies/s", rates)
 
 
 def counted(action: Callable[[], object]) -> Work:
@@ -426,7 +426,7 @@ def memory(device: Device, seconds: float) -> Iterator[str]:
         batch = case.first_batch()
         case.on([batch])
         peak = f"{device.memory_mib()['peak_allocated_mib']:.2f}" if device.is_accelerator else "no GPU"
-        state = [value for each in case.optimizer.state.values() for value in each.values()]
+        state = [value for entries in case.optimizer.state.values() for value in entries.values()]
         parts = [
             num_bytes(case.model.parameters()),
             num_bytes(map(gradient_of, case.model.parameters())),

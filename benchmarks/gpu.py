@@ -82,27 +82,27 @@ def main(options: Namespace) -> Result:
     out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
     if not options.table and (missing := missing_packages()):
         raise ValueError(f"needs {', '.join(NEEDED)}; {missing}")
-    known = pieces(out, options.quick)
-    names = [piece.name for piece in known]
+    all_pieces = pieces(out, options.quick)
+    names = [piece.name for piece in all_pieces]
     if unknown := [name for name in options.pieces or () if name not in names]:
         raise WrongArgument(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
-        lines = [f"{piece.name:<13} {about_of(out, piece)['state']:<11} {piece.about}" for piece in known]
+        lines = [f"{piece.name:<13} {about_of(out, piece)['state']:<11} {piece.about}" for piece in all_pieces]
         text = "\n".join([*lines, "", f"needs {', '.join(NEEDED)}: all are installed"])
     else:
         if not options.table:
             identity, no_gpu = machine()
             refuse_another_machine(out, identity)
-            chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
+            chosen = [piece for piece in all_pieces if not options.pieces or piece.name in options.pieces]
             with locked(out / "lock", wait=False) as holder:
                 if holder is not None:
                     raise ValueError(f"process {holder} measures into {relative(out)} already")
                 copy_project(out / "project", options.quick, not no_gpu)
                 run_all(chosen, out, no_gpu, 60 * options.minutes, options.again)
-        tables = table(known, out)
+        tables = table(all_pieces, out)
         (out / "table.md").write_text(tables, encoding="utf-8")
         text = tables.rstrip() if options.table else f"\n{relative(out / 'table.md')} has the tables for docs/gpu.md"
-    states = {piece.name: {"purpose": piece.about, **about_of(out, piece)} for piece in known}
+    states = {piece.name: {"purpose": piece.about, **about_of(out, piece)} for piece in all_pieces}
     has_failed = any(state["state"] == "failed" for state in states.values())
     return Result(text, {"pieces": states}, FAILED if has_failed else DONE)
 
@@ -125,19 +125,19 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         return ("-m", "pytest", "-m", markers, "-p", "no:cacheprovider", "-q", *more)
 
     def files_with(mark: str) -> list[str]:
-        found = [
+        paths = [
             path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
         ]
-        return sorted(path.relative_to(ROOT).as_posix() for path in found)
+        return sorted(path.relative_to(ROOT).as_posix() for path in paths)
 
     # Each test file is a command, so that an interrupted piece resumes at its file.
     gpu_tests = [name for name in files_with("gpu") if name != CORE_TESTS]
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
-        few = ("--workloads", "sign") if quick else ()
-        kept = ("--json", str(out / f"{name}.rounds.json"))
-        return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *few, *rounds, *kept, *more)
+        selection = ("--workloads", "sign") if quick else ()
+        output = ("--json", str(out / f"{name}.rounds.json"))
+        return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *selection, *rounds, *output, *more)
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
         stages = {"preload": (), "train": (str(SEED),), "evaluate": ()}
@@ -152,7 +152,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
                   needs_gpu=False),
         ]  # fmt: skip
 
-    few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
+    options = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
 
     def prepared(workload: str) -> tuple[tuple[str, ...], ...]:
         return tuple(("-m", "tandem.stage", name, workload) for name in ("preprocess", "baseline"))
@@ -197,9 +197,9 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               in_copy=False),
         Piece("advice", "the probe's predictions compared with measured gains",
               (("-m", "benchmarks.costs", "advice", "--device", "cuda",
-                *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
+                *(options or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "the cost of measuring",
-              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
+              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", *(options or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
               tuple(("-m", "benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 240),
@@ -279,11 +279,11 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
             print(f"{title}: skipped: {reason}", flush=True)
             write_json(out / f"{piece.name}.json", {"state": "skipped", "reason": reason, "commands": []})
             continue
-        left = end - time.monotonic()
-        if left < min(60.0, piece.seconds):
+        remaining = end - time.monotonic()
+        if remaining < min(60.0, piece.seconds):
             print(f"{title}: the time of this call is over; the same command goes on here", flush=True)
             return
-        limit = left if piece.name in delayed else min(left, piece.seconds)
+        limit = remaining if piece.name in delayed else min(remaining, piece.seconds)
         print(f"{title}: {piece.about} (at most {limit / 60:.0f} min)", flush=True)
         print(f"    {run_piece(piece, out, limit, again)}", flush=True)
         if piece.name == "speed":
@@ -317,14 +317,14 @@ def why_not(piece: Piece, no_gpu: str) -> str:
 def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
     """Run the piece's unfinished commands; return how it ended."""
     path, text = out / f"{piece.name}.json", out / f"{piece.name}.txt"
-    done = [] if again or not path.exists() else read_json(path)["commands"]
-    end, mode = time.monotonic() + seconds, "a" if done else "w"
+    records = [] if again or not path.exists() else read_json(path)["commands"]
+    end, mode = time.monotonic() + seconds, "a" if records else "w"
     failed: list[str] = []
     is_over = False
-    known = {each["command"] for each in done}
+    finished = {record["command"] for record in records}
     with text.open(mode, encoding="utf-8") as output:
         for arguments in piece.commands:
-            if shown(arguments) in known:
+            if shown(arguments) in finished:
                 continue
             start = time.monotonic()
             status = run(arguments, out / "project" if piece.in_copy else ROOT, output, end - start)
@@ -336,15 +336,15 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
                 if not piece.are_independent:
                     break
                 continue
-            done.append({"command": shown(arguments), "seconds": time.monotonic() - start})
-            write_json(path, {"state": "unfinished", "reason": "", "commands": done})
-    about = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
+            records.append({"command": shown(arguments), "seconds": time.monotonic() - start})
+            write_json(path, {"state": "unfinished", "reason": "", "commands": records})
+    origin = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
     state, reason = ("failed", "; ".join(failed)) if failed else ("unfinished" if is_over else "done", "")
-    write_json(path, {"state": state, "reason": reason, "commands": done, **about})
+    write_json(path, {"state": state, "reason": reason, "commands": records, **origin})
     if state == "unfinished":
         return "its time is over: unfinished; a later call goes on here"
     if not failed:
-        return f"done in {sum(each['seconds'] for each in done):.0f} s"
+        return f"done in {sum(record['seconds'] for record in records):.0f} s"
     last = text.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
     return "\n    ".join([f"failed: {reason}; {relative(text)} ends with:", *last])
 
@@ -377,12 +377,12 @@ def shown(arguments: Sequence[str]) -> str:
 
 def commit() -> str:
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return found.stdout.strip()
+    return result.stdout.strip()
 
 
 def about_of(out: Path, piece: Piece) -> dict[str, Any]:
@@ -401,10 +401,10 @@ def table(known: Sequence[Piece], out: Path) -> str:
     columns = header("piece", "purpose", "state", "seconds", "measured at", "commit")
     lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", columns]
     for piece in known:
-        about = about_of(out, piece)
-        state = f"{about['state']}: {about['reason']}" if about["reason"] else about["state"]
-        seconds, when = sum(each["seconds"] for each in about["commands"]), about.get("measured_at", "")
-        lines.append(row(piece.name, piece.about, state, f"{seconds:.0f}", when, about.get("commit", "")))
+        record = about_of(out, piece)
+        state = f"{record['state']}: {record['reason']}" if record["reason"] else record["state"]
+        seconds, moment = sum(command["seconds"] for command in record["commands"]), record.get("measured_at", "")
+        lines.append(row(piece.name, piece.about, state, f"{seconds:.0f}", moment, record.get("commit", "")))
     lines += ["", *comparison(out)]
     for piece in known:
         if shown_lines := [*markdown(out / f"{piece.name}.txt")]:
@@ -429,10 +429,10 @@ def comparison(out: Path) -> Iterator[str]:
     rows = []
     for path in sorted((out / "project" / "results" / "runs").glob("*/*/evaluate/result/*/score.json")):
         run = open_folder(path)
-        found, score = run.timing["timing"], run.score
+        timing, score = run.timing["timing"], run.score
         assert score
         cells = [run.workload, run.kind, f"{score['score_name']} {score['metrics'][score['score_name']]:.4f}"]
-        cells += [number(found[name], style) for name, style in (
+        cells += [number(timing[name], style) for name, style in (
             ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
             ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip
         bound = run.timing.get("summary_lines", {}).get("bound", "")
@@ -450,9 +450,9 @@ def number(value: float | None, style: str) -> str:
 def markdown(path: Path) -> Iterator[str]:
     """The parts of a piece's output for a document: headings, tables and lists, or its last line."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    kept = [line for line in lines if line.startswith(("| ", "|-", "## ", "- ", "Off by"))]
+    selected = [line for line in lines if line.startswith(("| ", "|-", "## ", "- ", "Off by"))]
     before = ""
-    for line in kept or lines[-1:]:
+    for line in selected or lines[-1:]:
         if line[0] != before[:1] and before:
             yield ""
         yield f"#{line}" if line.startswith("## ") else line

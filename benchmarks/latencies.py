@@ -49,7 +49,7 @@ def latencies(device: Device) -> dict[str, str]:
             number.add_(1.0)
 
     launch = best_seconds(partial(launches, NUM_LAUNCHES), device) / NUM_LAUNCHES
-    found = {
+    results = {
         "one operation among many": microseconds(launch),
         "one operation, and waiting for it": microseconds(best_seconds(partial(launches, 1), device)),
         "reading a number from the device (.item())": microseconds(best_seconds(number.item, device)),
@@ -62,12 +62,12 @@ def latencies(device: Device) -> dict[str, str]:
 
     seconds = best_seconds(forward_and_backward, device)
     name = f"nn.GRU, {SEQUENCES} sequences x {STEPS} steps x {FEATURES}, hidden {HIDDEN}: forward and backward, a step"
-    found[name] = microseconds(seconds / STEPS)
+    results[name] = microseconds(seconds / STEPS)
     if device.is_accelerator:
         for count in (1, 100):
             replay = captured(partial(launches, count))
-            found[f"replay of a CUDA graph of {count}"] = microseconds(best_seconds(replay, device))
-    return found
+            results[f"replay of a CUDA graph of {count}"] = microseconds(best_seconds(replay, device))
+    return results
 
 
 def captured(work: Callable[[], Any]) -> Callable[[], None]:
@@ -81,16 +81,16 @@ def captured(work: Callable[[], Any]) -> Callable[[], None]:
 
 
 def rates(device: Device) -> dict[str, str]:
-    found = {"product of matrices, fp32": flops(matrix_rate(device))}
+    results = {"product of matrices, fp32": flops(matrix_rate(device))}
     if "tf32" in device.precisions():
         with Execution(device, "tf32").active():
-            found["product of matrices, tf32"] = flops(matrix_rate(device))
-    found["product of matrices, bf16"] = flops(matrix_rate(device, torch.bfloat16))
-    found["copy within the device, read and written"] = f"{memory_rate(device) / 1e9:,.1f} GB/s"
+            results["product of matrices, tf32"] = flops(matrix_rate(device))
+    results["product of matrices, bf16"] = flops(matrix_rate(device, torch.bfloat16))
+    results["copy within the device, read and written"] = f"{memory_rate(device) / 1e9:,.1f} GB/s"
     if device.is_accelerator:
         for name, pinned in (("pinned", True), ("pageable", False)):
-            found[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
-    return found
+            results[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
+    return results
 
 
 def microseconds(seconds: float) -> str:

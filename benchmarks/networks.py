@@ -34,10 +34,10 @@ def gru(network: Any, values: Tensor, mask: Tensor) -> Tensor:
 
 def conv_gru(network: Any, values: Tensor, mask: Tensor) -> Tensor:
     padding = ~mask.unsqueeze(1)
-    x = values.transpose(1, 2).masked_fill(padding, 0.0)
+    state = values.transpose(1, 2).masked_fill(padding, 0.0)
     for convolution in network.convolutions:
-        x = torch.relu(convolution(x)).masked_fill(padding, 0.0)
-    return head(network, read(network.recurrent.stacks, x.transpose(1, 2)), mask)
+        state = torch.relu(convolution(state)).masked_fill(padding, 0.0)
+    return head(network, read(network.recurrent.stacks, state.transpose(1, 2)), mask)
 
 
 def read(stacks: Any, x: Tensor) -> Tensor:
@@ -57,15 +57,15 @@ def drop(module: Any, x: Tensor) -> Tensor:
 
 
 def transformer(network: Any, values: Tensor, mask: Tensor) -> Tensor:
-    x = network.embedding(values) + network.positions[: values.shape[1]]
+    state = network.embedding(values) + network.positions[: values.shape[1]]
     for block in network.blocks:
-        split = block.query_key_value(block.attention_norm(x)).unflatten(2, (3, block.num_heads, -1))
+        split = block.query_key_value(block.attention_norm(state)).unflatten(2, (3, block.num_heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        x = x + drop(block, block.attention_out(mixed.transpose(1, 2).flatten(2)))
-        x = x + drop(block, block.feedforward_out(F.gelu(block.feedforward_in(block.feedforward_norm(x)))))
-    x = network.norm(x)
-    return network.head(x if network.per_step else mean_over_steps(x, mask))
+        state = state + drop(block, block.attention_out(mixed.transpose(1, 2).flatten(2)))
+        state = state + drop(block, block.feedforward_out(F.gelu(block.feedforward_in(block.feedforward_norm(state)))))
+    state = network.norm(state)
+    return network.head(state if network.per_step else mean_over_steps(state, mask))
 
 
 def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:

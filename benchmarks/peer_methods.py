@@ -89,8 +89,8 @@ def write_series(package: str, source: str, times: str | tuple[str, str], column
     if isinstance(times, str):
         text = pd.to_datetime(table[times].astype(str), utc=True).dt.tz_convert(None).astype(str)
     else:
-        made = pd.period_range if times[1] in ("Y", "Q", "M") else pd.date_range
-        text = made(times[0], periods=len(table), freq=times[1]).astype(str).str.replace("Q", " Q")
+        make_times = pd.period_range if times[1] in ("Y", "Q", "M") else pd.date_range
+        text = make_times(times[0], periods=len(table), freq=times[1]).astype(str).str.replace("Q", " Q")
     series = pd.DataFrame({"time": text, "y": pd.to_numeric(table[column], errors="coerce").to_numpy()})
     series.dropna().to_csv(path, index=False)
 
@@ -116,7 +116,7 @@ def read(path: Path) -> tuple[list[Any], Any]:
         from aeon.datasets import load_from_ts_file
 
         values, labels = load_from_ts_file(path)
-        return [np.asarray(each, dtype=np.float64) for each in values], labels
+        return [np.asarray(sequence, dtype=np.float64) for sequence in values], labels
     table = np.genfromtxt(path)  # a row per sequence: the label, the values, and NaN after the end
     ends = [np.flatnonzero(~np.isnan(row))[-1] + 1 for row in table]
     return [row[None, 1:end] for row, end in zip(table, ends, strict=True)], table[:, 0].astype(int).astype(str)
@@ -124,9 +124,9 @@ def read(path: Path) -> tuple[list[Any], Any]:
 
 def joined(train: tuple[list[Any], Any], test: tuple[list[Any], Any]) -> Arrays:
     series = [*train[0], *test[0]]
-    values = np.full((len(series), max(each.shape[1] for each in series), len(series[0])), np.nan)
-    for place, each in enumerate(series):
-        values[place, : each.shape[1]] = each.T
+    values = np.full((len(series), max(sequence.shape[1] for sequence in series), len(series[0])), np.nan)
+    for place, sequence in enumerate(series):
+        values[place, : sequence.shape[1]] = sequence.T
     return values, np.concatenate([train[1], test[1]]), np.arange(len(series)) >= len(train[0])
 
 
@@ -136,21 +136,21 @@ def scores(names: str, *folders: str) -> None:
     The folders are as stages/preprocess.py writes them. A folder's name is the seed of the methods that draw random
     numbers. Each method learns from train and val together.
     """
-    found: dict[str, Any] = {name: [[], []] for name in names.split(",")}
+    results: dict[str, Any] = {name: [[], []] for name in names.split(",")}
     for folder in map(Path, folders):
         data = {split: np.load(folder / split / "values.npy").transpose(0, 2, 1) for split in ("train", "val", "test")}
         labels = {split: np.load(folder / split / "targets.npy") for split in data}
-        values, known = (np.concatenate([each["train"], each["val"]]) for each in (data, labels))
-        for name, (reached, seconds) in found.items():
+        values, targets = (np.concatenate([arrays["train"], arrays["val"]]) for arrays in (data, labels))
+        for name, (reached, seconds) in results.items():
             model = made(name, labels["test"].dtype.kind == "f", int(folder.name))
-            own, test = values, data["test"]
+            inputs, test = values, data["test"]
             if name == "MiniRocket" and values.shape[2] < 9:  # its kernels have length 9: interpolate linearly
-                own, test = stretch(values, 16), stretch(test, 16)
+                inputs, test = stretch(values, 16), stretch(test, 16)
             start = time.perf_counter()
-            model.fit(own, known)
+            model.fit(inputs, targets)
             seconds.append(time.perf_counter() - start)
             reached.append(float(model.score(test, labels["test"])))
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 def made(name: str, is_number: bool, seed: int) -> Any:
@@ -207,16 +207,16 @@ def forecasts(name: str) -> None:
         "seasonal naive": SeasonalNaive(season_length=season),
     }[name]
     is_refitted = not is_long or name == "seasonal naive"
-    start, found, num_fits = time.perf_counter(), list[list[float]](), 0
+    start, means, num_fits = time.perf_counter(), list[list[float]](), 0
     for point in task["last"]:
-        known = levels[: point + 1]
-        if not found or (is_refitted and time.perf_counter() - start < MAX_SECONDS):
-            forecast = peer.fit(known if is_refitted else known[-MAX_FITTED:]).predict(task["horizon"])
+        history = levels[: point + 1]
+        if not means or (is_refitted and time.perf_counter() - start < MAX_SECONDS):
+            forecast = peer.fit(history if is_refitted else history[-MAX_FITTED:]).predict(task["horizon"])
             num_fits += 1
         else:
-            forecast = peer.forward(known, task["horizon"])
-        found.append(forecast["mean"].tolist())
-    json.dump((found, num_fits), sys.stdout)
+            forecast = peer.forward(history, task["horizon"])
+        means.append(forecast["mean"].tolist())
+    json.dump((means, num_fits), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -166,31 +166,31 @@ def split_of(arrays: Mapping[str, Any]) -> Split:
 
 def compare_sequences(block: Workload, raw: Path, seeds: range, python: str | None) -> tuple[Any, ...]:
     """The cells of a row, by title, and the mean score less that of the best peer, if there are peers."""
-    target, done = block.task_attributes.target, list[Trained]()
+    target, runs = block.task_attributes.target, list[Trained]()
     has_peers = isinstance(block.preprocess, SequenceTable) and target in ("class", "number")
     names = [*(OF_AEON if python else ()), *OF_SKLEARN] if has_peers else []
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             source = replace(block.preprocess, seed=seed)
             prepared = prepare_data(source, raw, target)
-            done.append(train(block, seed, prepared))
+            runs.append(train(block, seed, prepared))
             if has_peers:
                 write_in_units(Path(folder) / str(seed), prepare_data(replace(source, velocity=False), raw, target))
         folders = [Path(folder) / str(seed) for seed in seeds]
         peers = peer_scores(python or sys.executable, names, folders) if names else {}
-    scores, summary, num_features = [each.score for each in done], prepared.summary, prepared.arrays("test")["values"]
-    counts = " + ".join(str(num) for num in summary["num_per_split"].values())
-    models = [getattr(each.model, "selected_name", block.train.model.name) for each in done]
-    gains = [np.mean(scores) - max(np.mean(found) for found, _ in peers.values())] if peers else []
+    scores, summary, inputs = [run.score for run in runs], prepared.summary, prepared.arrays("test")["values"]
+    counts = " + ".join(str(count) for count in summary["num_per_split"].values())
+    models = [getattr(run.model, "selected_name", block.train.model.name) for run in runs]
+    gains = [np.mean(scores) - max(np.mean(values) for values, _ in peers.values())] if peers else []
     cells = {
         "seeds": f"{seeds[0]} to {seeds[-1]}",
-        "train + val + test, steps, features": f"{counts}, {summary['max_steps']}, {num_features.shape[2]}",
+        "train + val + test, steps, features": f"{counts}, {summary['max_steps']}, {inputs.shape[2]}",
         "model": ", ".join(f"{name} {models.count(name)}" for name in dict.fromkeys(models)),
-        f"{done[0].task.score_name}, mean (range)": mean_and_range(scores),
+        f"{runs[0].task.score_name}, mean (range)": mean_and_range(scores),
         **{name: mean_and_range(peers[name][0]) if name in peers else NONE for name in (*OF_AEON, *OF_SKLEARN)},
         "less the best": f"{gains[0]:+.4f}" if gains else NONE,
-        "baselines": baselines(done[-1]),
-        "training, s": f"{np.median([each.seconds for each in done]):.1f}",
+        "baselines": baselines(runs[-1]),
+        "training, s": f"{np.median([run.seconds for run in runs]):.1f}",
         "QUANT, s": f"{np.median(peers['QUANT'][1]):.1f}" if "QUANT" in peers else NONE,
     }
     return cells, *gains
@@ -198,8 +198,8 @@ def compare_sequences(block: Workload, raw: Path, seeds: range, python: str | No
 
 def baselines(trained: Trained) -> str:
     end = f"_{trained.task.score_name}"
-    found = {name.removesuffix(end): value for name, value in trained.metrics.items() if name.endswith(end)}
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
+    scores = {name.removesuffix(end): value for name, value in trained.metrics.items() if name.endswith(end)}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
 
 
 def write_in_units(folder: Path, prepared: PreparedSequences) -> None:
@@ -221,32 +221,32 @@ def compare_series(block: Workload, raw: Path, seeds: range, python: str | None)
     params = block.preprocess
     assert isinstance(params, Series)
     prepared = prepare_data(params, raw, "window")
-    done, test = [train(block, seed, prepared) for seed in seeds], prepared.arrays("test")
-    metrics, task = [each.metrics for each in done], done[0].task
+    runs, test = [train(block, seed, prepared) for seed in seeds], prepared.arrays("test")
+    metrics, task = [run.metrics for run in runs], runs[0].task
     cells = {
         "points": f"{prepared.summary['num_grid_points']:,}",
         "interval": params.interval,
         "window, horizon": f"{params.input_steps}, {params.horizon}",
         "windows": f"{len(prepared.arrays('train')['targets']):,}",
         "model": block.train.model.name,
-        "skill, mean (range)": mean_and_range([each["skill"] for each in metrics]),
-        "MAE, mean (range)": mean_and_range([each["mae"] for each in metrics], ".4g"),
+        "skill, mean (range)": mean_and_range([values["skill"] for values in metrics]),
+        "MAE, mean (range)": mean_and_range([values["mae"] for values in metrics], ".4g"),
         "MAE of the baselines": ", ".join(
             f"{name.replace('_', ' ')} {metrics[0][f'{name}_mae']:.4g}"
             for name in ("persistence", "seasonal_naive", "linear")
             if f"{name}_mae" in metrics[0]
         ),
-        "training, s": f"{np.median([each.seconds for each in done]):.1f}",
+        "training, s": f"{np.median([run.seconds for run in runs]):.1f}",
     }
     if not python:
         return (cells,)
     rows = np.unique(np.linspace(0, len(test["ids"]) - 1, min(MAX_ORIGINS, len(test["ids"]))).round().astype(int))
     actual = task.levels(test["targets"], test["anchors"])[rows]
-    errors, spent = peer_errors(params, raw, rows, actual, python)
-    own = [np.abs(task.levels(each.outputs.numpy(), test["anchors"])[rows] - actual).mean() for each in done]
-    ratio = np.mean(own) / min(errors.values())
+    errors, seconds = peer_errors(params, raw, rows, actual, python)
+    run_errors = [np.abs(task.levels(run.outputs.numpy(), test["anchors"])[rows] - actual).mean() for run in runs]
+    ratio = np.mean(run_errors) / min(errors.values())
     cells |= {f"MAE of {name}": f"{errors[name]:.4g}" if name in errors else NONE for name in OF_STATSFORECAST}
-    return cells | {"of the best peer": f"{ratio:.3f}", "seconds of the peers (fits, if few)": spent}, ratio
+    return cells | {"of the best peer": f"{ratio:.3f}", "seconds of the peers (fits, if few)": seconds}, ratio
 
 
 def peer_errors(
@@ -267,21 +267,21 @@ def peer_errors(
         "horizon": params.horizon,
         "season": params.season or 1,
     }
-    start, errors, few = time.perf_counter(), dict[str, float](), list[str]()
+    start, errors, remarks = time.perf_counter(), dict[str, float](), list[str]()
     for name in OF_STATSFORECAST:
         command = [python, METHODS, "forecasts", name]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, input=json.dumps(task), check=True, text=True, stdout=subprocess.PIPE, timeout=MAX_PEER_SECONDS
             )
         except subprocess.SubprocessError as error:  # its time or memory is over
-            few.append(f"{name}: {'too slow' if isinstance(error, subprocess.TimeoutExpired) else 'too large'}")
+            remarks.append(f"{name}: {'too slow' if isinstance(error, subprocess.TimeoutExpired) else 'too large'}")
             continue
-        found, num_fits = json.loads(done.stdout)
-        errors[name] = float(np.abs(np.array(found) - actual).mean())
+        forecasts, num_fits = json.loads(process.stdout)
+        errors[name] = float(np.abs(np.array(forecasts) - actual).mean())
         if num_fits < len(rows):
-            few.append(f"{name}: {num_fits}")
-    return errors, f"{time.perf_counter() - start:.0f}" + (f" ({', '.join(few)})" if few else "")
+            remarks.append(f"{name}: {num_fits}")
+    return errors, f"{time.perf_counter() - start:.0f}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 if __name__ == "__main__":

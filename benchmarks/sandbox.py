@@ -24,17 +24,17 @@ QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": su
 
 
 def environment(**settings: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", **settings}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    return {**variables, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}", **settings}
 
 
 def call(command: list[str], folder: Path, **settings: str) -> None:
     """Raises SystemExit with the output if `command` fails. `settings`: environment variables."""
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=folder, env=environment(**settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}")
+    if result.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{result.stdout}")
 
 
 def copy_project(folder: Path) -> None:
@@ -79,9 +79,9 @@ def write_params(folder: Path, params: Any) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as endpoint:
+        endpoint.bind(("127.0.0.1", 0))
+        return int(endpoint.getsockname()[1])
 
 
 class Server:

@@ -57,7 +57,7 @@ def main() -> None:
             raise SystemExit(f"error: {error}") from None
         flop = {value: flop_per_sample(case, options.device) for value, case in cases.items()}
         rounds = measure_rounds(
-            {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
+            {(value, name): (case, loop) for value, case in cases.items() for name, loop in entered.items()}, options
         )
         columns = (axis, "contender", "samples/s", "seconds a step", "times the plain loop", "of peak")
         print(f"\n## {axis}\n\n{header(*columns)}")
@@ -115,10 +115,10 @@ def row_of(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
 
 def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
     """The change from the first value on the axis to the last."""
-    there = [value for value in cases if rounds.rates[value, name]]
-    if len(there) < 2:
+    measured = [value for value in cases if rounds.rates[value, name]]
+    if len(measured) < 2:
         return "too few values were measured"
-    low, high = there[0], there[-1]
+    low, high = measured[0], measured[-1]
     ratios = rounds.ratios((high, name), (low, name))
     longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
     steps = f"a step takes {longer:.2f} times as long, samples/s are {quartiles(ratios, '.2f')} times as many"

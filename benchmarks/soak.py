@@ -68,11 +68,11 @@ def main() -> None:
                     number += 1
                     counts = Counter(kill["workload"] for kill in kills)
                     workload = min(options.workloads, key=lambda name: counts[name])
-                    found = soak.round(number, workload, options.kills - len(kills))
+                    new_kills = soak.round(number, workload, options.kills - len(kills))
                     options.file.parent.mkdir(parents=True, exist_ok=True)
                     with options.file.open("a") as file:
-                        file.writelines(json.dumps(kill) + "\n" for kill in found)
-                    kills += found
+                        file.writelines(json.dumps(kill) + "\n" for kill in new_kills)
+                    kills += new_kills
                     print(f"{len(kills)} kills", flush=True)
             finally:
                 soak.project.end_servers()
@@ -146,8 +146,8 @@ class Soak:
             self.project.succeed("dvc", "repro", f"evaluate@{workload}-cpu")
             content = {"seconds": time.monotonic() - start, "files": self.project.hashes()}
             self.project.wait_until_quiet()  # the publisher removes the run directory after DVC has ended
-            if wrong := (self.project.wrong_in_mlflow() or self.project.leftovers()):
-                raise SystemExit(f"the uninterrupted run of {workload} is wrong: {wrong}")
+            if errors := (self.project.wrong_in_mlflow() or self.project.leftovers()):
+                raise SystemExit(f"the uninterrupted run of {workload} is wrong: {errors}")
             expected.write_text(json.dumps(content))
             print(f"{workload}: {len(content['files'])} files, {content['seconds']:.1f} s", flush=True)
         content = json.loads(expected.read_text())
@@ -167,21 +167,21 @@ class Soak:
         while len(kills) < num_kills and status:
             if with_servers:
                 project.start_servers()
-            found, status = self.start_and_kill(workload, draw, num_kills - len(kills))
-            left = project.wait_until_quiet()
-            for kill in found:
-                kill |= {"round": number, "seed": self.options.seed, "wrong": {"left running": left} if left else {}}
+            new_kills, status = self.start_and_kill(workload, draw, num_kills - len(kills))
+            alive = project.wait_until_quiet()
+            for kill in new_kills:
+                kill |= {"round": number, "seed": self.options.seed, "wrong": {"left running": alive} if alive else {}}
                 print(f"{number} {workload}: {kill['killed']}, {kill['moment']}, {kill['seconds']} s", flush=True)
-            kills += found
-            if not found:
+            kills += new_kills
+            if not new_kills:
                 break
         if with_servers:
             project.start_servers()
-        wrong, commands = self.finish(workload)
+        errors, commands = self.finish(workload)
         for kill in kills:
-            kill["wrong"] |= wrong
+            kill["wrong"] |= errors
             kill["commands"] = commands
-        print(f"{number} {workload}: {time.monotonic() - start:.0f} s, {wrong or 'all equal'}", flush=True)
+        print(f"{number} {workload}: {time.monotonic() - start:.0f} s, {errors or 'all equal'}", flush=True)
         return kills
 
     def finish(self, workload: str) -> tuple[dict[str, list[str]], list[str]]:
@@ -192,19 +192,19 @@ class Soak:
         """
         project, commands = self.project, []
         while True:
-            done = project.run(sys.executable, "-m", "tandem.cli", "repro", f"evaluate@{workload}-cpu")
-            named = re.search(r"; run: (.+)", done.stdout) if done.returncode else None
+            repro = project.run(sys.executable, "-m", "tandem.cli", "repro", f"evaluate@{workload}-cpu")
+            named = re.search(r"; run: (.+)", repro.stdout) if repro.returncode else None
             if named is None or named[1] in commands:
                 break
             commands.append(named[1])
             project.run("sh", "-c", named[1])
-        found = project.hashes()
-        wrong = {"left running": project.wait_until_quiet(), **project.wrong_in_mlflow()}
-        if done.returncode or "Traceback" in done.stdout:
-            wrong.setdefault("else", []).append(f"make repro, exit status {done.returncode}: {done.stdout[-2000:]}")
-        wrong["differ"] = [name for name, digest in self.expected[workload].items() if found.get(name) != digest]
-        wrong.setdefault("file left", []).extend(project.leftovers())
-        return {kind: texts for kind, texts in wrong.items() if texts}, commands
+        hashes = project.hashes()
+        errors = {"left running": project.wait_until_quiet(), **project.wrong_in_mlflow()}
+        if repro.returncode or "Traceback" in repro.stdout:
+            errors.setdefault("else", []).append(f"make repro, exit status {repro.returncode}: {repro.stdout[-2000:]}")
+        errors["differ"] = [name for name, digest in self.expected[workload].items() if hashes.get(name) != digest]
+        errors.setdefault("file left", []).extend(project.leftovers())
+        return {kind: texts for kind, texts in errors.items() if texts}, commands
 
     def start_and_kill(self, workload: str, draw: random.Random, max_kills: int) -> tuple[list[Kill], int]:
         """Start the run and kill its processes until it ends; return the kills and the exit status."""
@@ -239,7 +239,7 @@ class Soak:
     def kill_one(self, workload: str, aim: Aim, process: subprocess.Popen[bytes], started: float) -> Kill | None:
         """Kill one process of the run at the chosen moment; None if the run ends first."""
         project, moment, begun = self.project, aim.moment, time.time()
-        seen: dict[str, psutil.Process] = {}  # found in advance: a checkpoint is written in milliseconds
+        processes: dict[str, psutil.Process] = {}  # found in advance: a checkpoint is written in milliseconds
         if moment != "any" and project.is_stored(workload):
             moment = "any"  # the training is over
         while True:
@@ -248,7 +248,7 @@ class Soak:
             if moment == "any" and time.time() > begun + aim.delay:
                 break
             if moment == SAVING:
-                seen = seen if "trainer" in seen else project.named()
+                processes = processes if "trainer" in processes else project.named()
                 if project.is_saving(workload, started):
                     break
                 if project.has_result(workload, started):
@@ -256,21 +256,21 @@ class Soak:
             if moment == STORING and project.has_result(workload, started):
                 time.sleep(aim.after)
                 break
-            time.sleep(0.002 if "trainer" in seen else 0.05)
-        if moment != SAVING or "trainer" not in seen:
-            seen = project.named()
-        alive: dict[str, Callable[[], object]] = {name: found.kill for name, found in seen.items()}
+            time.sleep(0.002 if "trainer" in processes else 0.05)
+        if moment != SAVING or "trainer" not in processes:
+            processes = project.named()
+        alive: dict[str, Callable[[], object]] = {name: target.kill for name, target in processes.items()}
         alive |= {name: project.servers[name].kill for name in project.running_servers()}
         victim = next((name for name in aim.victims if name in alive), None) or next(iter(sorted(alive)), None)
         if victim is None or process.poll() is not None:
             return None
-        where = project.phase(workload, started)
+        phase = project.phase(workload, started)
         with suppress(psutil.NoSuchProcess):
             alive[victim]()
-            if where == SAVING and victim == "trainer" and not project.is_saving(workload, started):
-                where = TRAINING  # the file had already been moved into place
+            if phase == SAVING and victim == "trainer" and not project.is_saving(workload, started):
+                phase = TRAINING  # the file had already been moved into place
             return {
-                "killed": victim, "moment": where, "seconds": round(time.time() - started, 2),
+                "killed": victim, "moment": phase, "seconds": round(time.time() - started, 2),
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "load": round(os.getloadavg()[0], 1),
             }  # fmt: skip
         return None
@@ -287,7 +287,7 @@ def table(kills: list[Kill]) -> str:
     ]
     repairs = {(kill["seed"], kill["round"]): kill["commands"] for kill in kills if kill.get("commands")}
     if repairs:
-        commands = sorted({command for found in repairs.values() for command in found})
+        commands = sorted({command for repair in repairs.values() for command in repair})
         lines += [
             "",
             f"In {len(repairs)} rounds, an error message named a command, which was run: `{'`, `'.join(commands)}`",
@@ -296,10 +296,10 @@ def table(kills: list[Kill]) -> str:
         lines += ["", header(column, "kills", "with an error")]
         for value, count in Counter(kill[column] for kill in kills).most_common():
             lines.append(row(value, count, sum(bool(kill["wrong"]) for kill in kills if kill[column] == value)))
-    wrong = Counter(
+    errors = Counter(
         (kill["round"], kind, one_line("; ".join(texts))) for kill in kills for kind, texts in kill["wrong"].items()
     )
-    problems = [f"- round {number}, {count} kills: {kind}: {text}" for (number, kind, text), count in wrong.items()]
+    problems = [f"- round {number}, {count} kills: {kind}: {text}" for (number, kind, text), count in errors.items()]
     return "\n".join([*lines, *([""] if problems else []), *problems])
 
 

@@ -94,31 +94,31 @@ class Project:
         )  # fmt: skip
 
     def succeed(self, *command: str) -> None:
-        done = self.run(*command)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}")
+        result = self.run(*command)
+        if result.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{result.stdout}")
 
     # Processes --------------------------------------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
         """All processes in the clone; the servers run outside it."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, FileNotFoundError):
                 if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(self.path)):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def named(self) -> dict[str, psutil.Process]:
         """The processes in the clone, by the names of PROCESSES."""
-        found: dict[str, psutil.Process] = {}
+        processes: dict[str, psutil.Process] = {}
         for process in self.processes():
             with suppress(psutil.Error):
                 words = " ".join(process.cmdline())
                 name = next((name for name, word in PROCESSES.items() if word in words), None)
                 if name and not words.startswith("/bin/sh"):
-                    found[name] = process
-        return found
+                    processes[name] = process
+        return processes
 
     def end_processes(self) -> None:
         while processes := self.processes():
@@ -132,12 +132,12 @@ class Project:
         deadline = time.monotonic() + QUIET_SECONDS
         while processes := self.processes():
             if time.monotonic() > deadline:
-                left = []
+                commands = []
                 for process in processes:
                     with suppress(psutil.Error):
-                        left.append(" ".join(process.cmdline())[:200])
+                        commands.append(" ".join(process.cmdline())[:200])
                         process.kill()
-                return left
+                return commands
             time.sleep(0.1)
         return []
 
@@ -202,29 +202,29 @@ class Project:
 
     def wrong_in_mlflow(self) -> dict[str, list[str]]:
         """What `sync` leaves, and what is not exactly once in MLflow, by kind."""
-        wrong: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
+        errors: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
         synced = self.run(sys.executable, "-m", "tandem.cli", "sync")
         if synced.returncode:
-            wrong["else"].append(f"sync fails: {synced.stdout[-1000:]}")
+            errors["else"].append(f"sync fails: {synced.stdout[-1000:]}")
         with closing(sqlite3.connect(self.path / "mlruns/mlflow.db", timeout=60)) as database:
             runs = database.execute("select run_uuid, status from runs where lifecycle_stage = 'active'").fetchall()
-            twice = "select key, step, count(*) from metrics group by run_uuid, key, step having count(*) > 1"
-            wrong["twice"] += [f"{key}, step {step}" for key, step, _ in database.execute(twice)]
+            query = "select key, step, count(*) from metrics group by run_uuid, key, step having count(*) > 1"
+            errors["twice"] += [f"{key}, step {step}" for key, step, _ in database.execute(query)]
             steps = [step for (step,) in database.execute("select step from metrics where key = 'train/loss'")]
-        wrong["RUNNING"] += [run for run, status in runs if status == "RUNNING"]
+        errors["RUNNING"] += [run for run, status in runs if status == "RUNNING"]
         if [status for _, status in runs] not in (["FINISHED"], ["RUNNING"]):
-            wrong["else"].append(f"not one run, or not FINISHED: {runs}")
+            errors["else"].append(f"not one run, or not FINISHED: {runs}")
         if sorted(set(steps)) != list(range(1, EPOCHS + 1)):
-            wrong["else"].append(f"epochs in MLflow: {sorted(steps)}")
-        left = [path.name for path in (self.path / ".tandem/runs").glob("*") if not path.name.startswith("publisher.")]
-        wrong["file left"] += [f"run {name}" for name in left]
-        return {kind: found for kind, found in wrong.items() if found}
+            errors["else"].append(f"epochs in MLflow: {sorted(steps)}")
+        names = [path.name for path in (self.path / ".tandem/runs").glob("*") if not path.name.startswith("publisher.")]
+        errors["file left"] += [f"run {name}" for name in names]
+        return {kind: texts for kind, texts in errors.items() if texts}
 
     def leftovers(self) -> list[str]:
         folders = [self.path / name for name in (".tandem", "results", "data", "mlruns")]
-        found = [path for folder in folders for path in folder.rglob("*")]
+        paths = [path for folder in folders for path in folder.rglob("*")]
         endings = (".tmp", ".new", ".pt", ".ended")
-        return [str(path.relative_to(self.path)) for path in found if path.name.endswith(endings)]
+        return [str(path.relative_to(self.path)) for path in paths if path.name.endswith(endings)]
 
 
 def shorten(project: Path, workload: str) -> None:

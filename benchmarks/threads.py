@@ -56,17 +56,17 @@ def seconds_per_epoch(workload: str, num_turns: int) -> dict[str, float]:
         for worker in workers:
             worker.ask("open", {})
         turns = {worker.side.name: partial(worker.ask, "turn") for worker in workers}
-        found = interleave(turns, num_turns, longest_seconds=LENGTH.max_seconds)
+        times = interleave(turns, num_turns, longest_seconds=LENGTH.max_seconds)
     finally:
         for worker in workers:
             worker.process.shutdown(cancel_futures=True)
-    return {name: statistics.fmean(seconds) for name, seconds in found.items()}
+    return {name: statistics.fmean(seconds) for name, seconds in times.items()}
 
 
 def line(workload: str, num_busy: int, seconds: dict[str, float]) -> str:
     auto, *fixed = seconds.values()
     ratios: Sequence[float] = (auto / min(fixed[:2]), auto / fixed[2])
-    return row(workload, num_busy, *(f"{each:.3g}" for each in seconds.values()), *(f"{each:.2f}" for each in ratios))
+    return row(workload, num_busy, *(f"{cell:.3g}" for cell in seconds.values()), *(f"{cell:.2f}" for cell in ratios))
 
 
 if __name__ == "__main__":

@@ -149,8 +149,8 @@ def main() -> None:
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
         free_cache(kind_of(options.device)())  # outside the `except`, because the error references the case's tensors
         if options.json:
-            about = {"machine": machine_sentence(options.device, PACKAGES), "command": command()}
-            options.json.write_text(json.dumps({**about, "cases": results}, indent=1))
+            origin = {"machine": machine_sentence(options.device, PACKAGES), "command": command()}
+            options.json.write_text(json.dumps({**origin, "cases": results}, indent=1))
 
 
 def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -159,10 +159,10 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     except OSError as error:
         raise SystemExit(f"error: {error}") from None  # the prepared data is missing
     if options.contenders:
-        every = entered | on_request(options.device)
-        entered = {name: one for name, one in every.items() if name in ("plain", *options.contenders)}
+        available = entered | on_request(options.device)
+        entered = {name: contender for name, contender in available.items() if name in ("plain", *options.contenders)}
     flop = flop_per_sample(case, options.device)
-    rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
+    rounds = measure_rounds({name: (case, contender) for name, contender in entered.items()}, options)
     print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
         print(row_of(name, case, entered, rounds, flop), flush=True)
@@ -184,22 +184,22 @@ def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds,
 def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
     """The floor of the same precision; the graph's if there is one."""
     for loop_of in (graph_floor, floor):
-        for base, one in entered.items():
-            if one.loop is loop_of and one.precision == entered[name].precision and rounds.rates[base]:
+        for base, contender in entered.items():
+            if contender.loop is loop_of and contender.precision == entered[name].precision and rounds.rates[base]:
                 return base
     return ""
 
 
 def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, message: str) -> dict[str, Any]:
     """All rounds, for JSON, so that other tables need no second run."""
-    kept = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
-    peaks = {f"{name}, {threads} threads": found for (name, threads), found in rounds.peaks.items()}
-    kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
-    for name, one in entered.items():
-        about = {"precision": one.precision, "step": one.step, "threads": rounds.threads[name]}
-        found = {"samples_per_second": rounds.rates[name], "missing_reasons": rounds.missing_reasons.get(name)}
-        kept["contenders"][name] = {**about, **{key: value for key, value in found.items() if value}}
-    return kept
+    content = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
+    peaks = {f"{name}, {threads} threads": rates for (name, threads), rates in rounds.peaks.items()}
+    content |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
+    for name, contender in entered.items():
+        settings = {"precision": contender.precision, "step": contender.step, "threads": rounds.threads[name]}
+        results = {"samples_per_second": rounds.rates[name], "missing_reasons": rounds.missing_reasons.get(name)}
+        content["contenders"][name] = {**settings, **{key: value for key, value in results.items() if value}}
+    return content
 
 
 def parse() -> argparse.Namespace:
@@ -280,13 +280,13 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
             threads = {name: worker.threads for name, worker in workers.items()}
             kinds = dict.fromkeys((contender.precision, threads[name]) for name, (_, contender) in entered.items())
             peaks = {("peak", *kind): partial(peak_of, *kind, kind_of(options.device)()) for kind in kinds}
-            found = interleave(turns | peaks, options.rounds + 1)
+            measured = interleave(turns | peaks, options.rounds + 1)
         finally:
             for worker in workers.values():
                 worker.close()
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
-    rates = {name: [] if name in failed else found[name][1:] for name in workers}
-    return Rounds(rates, {kind: found["peak", *kind][1:] for kind in kinds}, threads, failed)
+    rates = {name: [] if name in failed else measured[name][1:] for name in workers}
+    return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, failed)
 
 
 class Worker:
@@ -313,8 +313,8 @@ class Worker:
         if self.failed:
             return 0.0
         self.pipe.send((seconds, threads or self.threads))
-        count, spent = self.answer()
-        return 0.0 if self.failed else count * self.batch_size / spent
+        count, elapsed = self.answer()
+        return 0.0 if self.failed else count * self.batch_size / elapsed
 
     def answer(self) -> tuple[int, float]:
         """(steps, seconds)"""

@@ -59,8 +59,8 @@ def main() -> None:
         return work(options)
     identity = detect_hardware(options.device or "auto")
     if is_accelerator(identity["kind"]) and identity["count"] == 1 and not options.workers:
-        more = "workers cannot be compared on it; --device cpu measures workers that share the CPU's cores"
-        print(f"this machine has one GPU ({identity['name']}): {more}")
+        reason = "workers cannot be compared on it; --device cpu measures workers that share the CPU's cores"
+        print(f"this machine has one GPU ({identity['name']}): {reason}")
         return None
     try:
         points = measure(options)
@@ -103,17 +103,17 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     smallest = replace(settings, batch_size=min(batches), scaling="strong")
     require_usable_workers(options.workload, f"{counts[-1]}x{device}", smallest)
     with TemporaryDirectory() as folder:
-        found = Path(folder) / "points.json"
+        path = Path(folder) / "points.json"
         numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches)]
         length = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
         command = ["-m", "benchmarks.workers", options.workload, "--device", device, *numbers, *length]
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
             processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
-            run.run(run.parse_args([*processes, *rendezvous_options(), *command, "--out", str(found)]))
+            run.run(run.parse_args([*processes, *rendezvous_options(), *command, "--out", str(path)]))
         except ChildFailedError as error:
             raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
-        return [ScalingPoint(**point) for point in files.read_json(found)["points"]]
+        return [ScalingPoint(**point) for point in files.read_json(path)["points"]]
 
 
 # The workers' part.
@@ -163,10 +163,10 @@ def work(options: Namespace) -> None:
             turn(entry, entry.step, NUM_WARMUPS + 1)  # libraries choose their kernels, and the step is captured
             entry.num_steps = max(1, round(options.seconds / turn(entry, entry.step, 2)))
         for of_round in seconds:
-            for found, entry in zip(of_round, entries, strict=True):
-                found[:] = turn(entry, entry.step, entry.num_steps)
+            for pair, entry in zip(of_round, entries, strict=True):
+                pair[:] = turn(entry, entry.step, entry.num_steps)
                 if entry.workers > 1:
-                    found[1] = turn(entry, entry.step_alone, entry.num_steps)
+                    pair[1] = turn(entry, entry.step_alone, entry.num_steps)
         if workers.is_first:
             points = [vars(point) for point in points_of(options.device, entries, seconds)]
             files.write_json(options.out, {"points": points}, is_durable=False)
@@ -181,9 +181,9 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
     from tandem.training.execution import open_device
     from tandem.training.workers import Workers
 
-    asked, cores = load_workload(options.workload).train, int(usable_cores())
-    precision = "fp32" if asked.precision == "auto" else asked.precision
-    settings = replace(asked, threads=1, precision=precision)
+    requested, cores = load_workload(options.workload).train, int(usable_cores())
+    precision = "fp32" if requested.precision == "auto" else requested.precision
+    settings = replace(requested, threads=1, precision=precision)
     device = open_device(detect_hardware(options.device), 1, settings.deterministic, precision, workers.local_rank)
     data = read_training(options.workload)
     trainers: dict[int, Trainer] = {}
@@ -240,8 +240,8 @@ def points_of(device: str, entries: list[Entry], seconds: np.ndarray) -> list[Sc
     for entry, (whole, alone) in zip(entries, seconds.transpose(1, 2, 0), strict=True):
         of_one = [
             seconds[:, index, 0]
-            for index, each in enumerate(entries)
-            if (each.workers, each.batch_size) == (1, entry.batch_size)
+            for index, candidate in enumerate(entries)
+            if (candidate.workers, candidate.batch_size) == (1, entry.batch_size)
         ]
         ratios = min(of_one, key=np.median) / whole
         speed_up = float(np.median(ratios))
@@ -267,10 +267,10 @@ def table(points: list[ScalingPoint]) -> list[str]:
     head = "| global batch | workers | threads each | samples/s | speed-up | efficiency | waiting |"
     rows = [head, "|---|---|---|---|---|---|---|"]
     for point in points:
-        several = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
+        shares = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
         ratios = f"{point.speed_up:.2f} ({point.speed_up_lowest:.2f} to {point.speed_up_highest:.2f})"
         size, rate = f"{point.batch_size:,} | {point.workers} | {point.threads}", f"{point.samples_per_second:,.0f}"
-        rows.append(f"| {size} | {rate} | {ratios} | {several} |")
+        rows.append(f"| {size} | {rate} | {ratios} | {shares} |")
     return rows
 
 
@@ -280,18 +280,18 @@ def verdicts(points: list[ScalingPoint]) -> list[str]:
     def sizes_of(own: list[ScalingPoint]) -> str:
         return ", ".join(f"{point.batch_size:,}" for point in own)
 
-    found = []
+    sentences = []
     for number in sorted({point.workers for point in points if point.workers > 1}):
-        own = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
-        faster = [point for point in own if point.speed_up >= PAYS]
-        best = max(own, key=lambda point: point.speed_up)
-        pays = f"are faster with batches of {sizes_of(faster)}" if faster else f"are not faster ({sizes_of(own)})"
+        group = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
+        faster = [point for point in group if point.speed_up >= PAYS]
+        best = max(group, key=lambda point: point.speed_up)
+        pays = f"are faster with batches of {sizes_of(faster)}" if faster else f"are not faster ({sizes_of(group)})"
         times = f"at best {best.speed_up:.2f} times as fast as one (batch {best.batch_size:,})"
-        found.append(f"{number} workers {pays}: {times}")
-        if uncertain := [point for point in own if point.speed_up_lowest < 1 < point.speed_up_highest]:
+        sentences.append(f"{number} workers {pays}: {times}")
+        if uncertain := [point for point in group if point.speed_up_lowest < 1 < point.speed_up_highest]:
             sizes = sizes_of(uncertain)
-            found[-1] += f"; the rounds disagree (batch {sizes}): repeat with more --rounds on an idle machine"
-    return found
+            sentences[-1] += f"; the rounds disagree (batch {sizes}): repeat with more --rounds on an idle machine"
+    return sentences
 
 
 if __name__ == "__main__":

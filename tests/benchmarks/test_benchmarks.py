@@ -92,9 +92,9 @@ def test_the_usual_networks_equal_tandems(case: Case):
     torch.testing.assert_close(*losses)
     for loss in losses:
         loss.backward()
-    for own, other in zip(ours.model.parameters(), usual.model.parameters(), strict=True):
-        torch.testing.assert_close(own, other, rtol=0, atol=0)
-        torch.testing.assert_close(own.grad, other.grad, rtol=1e-3, atol=1e-5)
+    for parameter, other in zip(ours.model.parameters(), usual.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, other, rtol=0, atol=0)
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -107,9 +107,9 @@ def test_every_contender_takes_the_same_first_step(
         pytest.skip(f"{peer} is not installed")
     monkeypatch.chdir(tmp_path)  # where Lightning leaves its log
     case = one_batch_long(case)
-    expected, found = first_step(case, REFERENCE), first_step(case, PEERS[name])
+    expected, actual = first_step(case, REFERENCE), first_step(case, PEERS[name])
     assert expected.norm().item() == pytest.approx(0.01, rel=1e-3)
-    assert (found - expected).norm() < 1e-4 * expected.norm()
+    assert (actual - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_auto_chooses_the_precision_with_the_steps_of_a_training(monkeypatch: pytest.MonkeyPatch):
@@ -156,7 +156,7 @@ def test_a_contender_that_cannot_run_is_absent_with_its_reason():
 
 def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch: pytest.MonkeyPatch):
     """A step takes the device a second, and the host no time."""
-    now, sent, asked = [0.0], [], iter([(3.0, torch.get_num_threads())] * 2)
+    now, sent, answers = [0.0], [], iter([(3.0, torch.get_num_threads())] * 2)
 
     class Gpu(Device):
         num_queued = 0
@@ -167,7 +167,7 @@ def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch:
 
     def recv() -> tuple[float, int]:
         try:
-            return next(asked)
+            return next(answers)
         except StopIteration:
             raise EOFError from None
 
@@ -190,9 +190,9 @@ def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(mon
 def test_the_marks_that_torch_puts_around_an_optimizer_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
     """They appear on the GPU's timeline too, as long as the kernels between them."""
     events = [("aten::mm", "CPU", False), ("gemm", "CUDA", False), ("Optimizer.step#AdamW.step", "CUDA", True)]
-    seen = [
-        SimpleNamespace(name=name, device_type=SimpleNamespace(name=where), is_user_annotation=is_mark)
-        for name, where, is_mark in events
+    profiled = [
+        SimpleNamespace(name=name, device_type=SimpleNamespace(name=device), is_user_annotation=is_mark)
+        for name, device, is_mark in events
     ]
-    monkeypatch.setattr(folklore, "profile", lambda **_: nullcontext(SimpleNamespace(events=lambda: seen)))
+    monkeypatch.setattr(folklore, "profile", lambda **_: nullcontext(SimpleNamespace(events=lambda: profiled)))
     assert folklore.count_operators(folklore.training("sign", CPU, num_sequences=16)) == (1, 1)

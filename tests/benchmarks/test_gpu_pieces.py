@@ -13,7 +13,7 @@ from tests.projects import ROOT
 def test_its_pieces_run_every_stage_after_those_it_depends_on(tmp_path: Path):
     """A new stage that is missing here would be found on a card, after minutes."""
     commands = [command for piece in pieces(tmp_path, quick=False) for command in piece.commands]
-    first = {name: number for number, (*_, name) in reversed([*enumerate(each[:3] for each in commands)])}
+    first = {name: number for number, (*_, name) in reversed([*enumerate(command[:3] for command in commands)])}
     stages = read_yaml(ROOT / "dvc.yaml")["stages"]
     assert stages.keys() <= first.keys()
     for before, after in pairwise(("hardware", "preprocess", "baseline", "train", "evaluate", "compare")):

@@ -34,7 +34,7 @@ ALWAYS_RECORDED = {
 def test_every_key_with_a_default_says_what_records_without_it_mean():
     sources = (SequenceTable, Series, OwnSequences, OwnSeries)
     kinds = [*(("preprocess", kind) for kind in sources), ("train", Train), ("evaluate", Evaluate)]
-    optional = {f"{section}.{each.name}" for section, kind in kinds for each in fields(kind) if is_left_out(kind, each)}
+    optional = {f"{section}.{key.name}" for section, kind in kinds for key in fields(kind) if is_left_out(kind, key)}
     assert optional - ALWAYS_RECORDED == set(INTRODUCED)
 
 
@@ -49,9 +49,9 @@ def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparab
 
 
 def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named():
-    found = compare_manifests(CPU, GPU)
-    assert found.refusals == found.notes == ()
-    assert [str(each) for each in found.named_differences] == [
+    result = compare_manifests(CPU, GPU)
+    assert result.refusals == result.notes == ()
+    assert [str(difference) for difference in result.named_differences] == [
         "device (cpu vs cuda)",
         "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... vs NVIDIA H100)",
         "threads (16 vs 1)",
@@ -78,8 +78,8 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
     gpu = changed(GPU, **changes)
     assert reason in compare_manifests(CPU, gpu).refusals
-    said = judge({"cpu": [run_of(CPU)], "cuda": [run_of(gpu)]}, SPEED).speed
-    assert said.startswith("no speed-up is reported: ") and reason in said
+    message = judge({"cpu": [run_of(CPU)], "cuda": [run_of(gpu)]}, SPEED).speed
+    assert message.startswith("no speed-up is reported: ") and reason in message
 
 
 @pytest.mark.case(50)
@@ -89,9 +89,9 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
         changed(GPU, **{"device": "cuda-later", f"environment.versions.{name}": version})
         for name, version in (("torch", "2.12.0"), ("driver", "580.9"))
     )
-    said = judge({"cuda": [run_of(GPU)], "cuda-later": [run_of(torch)]}, SPEED).speed
-    assert "torch (2.11.0 vs 2.12.0)" in said and said.startswith("no speed-up is reported")
-    saw(said)
+    message = judge({"cuda": [run_of(GPU)], "cuda-later": [run_of(torch)]}, SPEED).speed
+    assert "torch (2.11.0 vs 2.12.0)" in message and message.startswith("no speed-up is reported")
+    saw(message)
     notes = compare_manifests(GPU, driver).notes
     [note] = [note for note in notes if "driver" in note]
     assert "driver (570.1 vs 580.9)" in note
@@ -102,20 +102,20 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     gpu = changed(
         GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
     )
-    found = compare_manifests(CPU, gpu)
-    assert found.refusals == () and str(found.named_differences[-1]) == "seed (0 vs 3)"
+    result = compare_manifests(CPU, gpu)
+    assert result.refusals == () and str(result.named_differences[-1]) == "seed (0 vs 3)"
     # A simulation has no table and no division into splits.
-    sides = (changed(each, **{"digests.data.table": None, "digests.data.prepared": {}}) for each in (CPU, GPU))
+    sides = (changed(manifest, **{"digests.data.table": None, "digests.data.prepared": {}}) for manifest in (CPU, GPU))
     assert compare_manifests(*sides).refusals == ()
 
 
 def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comparison():
-    own = {"kernels": "Tandem's GRU, Tandem's dropout"}
+    kernels = {"kernels": "Tandem's GRU, Tandem's dropout"}
     other = {"kernels": "torch's GRU, torch's dropout", "block.train.kernels": "torch"}
-    found = compare_manifests(changed(CPU, **own), changed(CPU, **other))
-    assert found.refusals == ()
+    result = compare_manifests(changed(CPU, **kernels), changed(CPU, **other))
+    assert result.refusals == ()
     named = "kernels (Tandem's GRU, Tandem's dropout vs torch's GRU, torch's dropout)"
-    assert [str(each) for each in found.named_differences] == [named]
+    assert [str(difference) for difference in result.named_differences] == [named]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comp
     ],
 )
 def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
-    found = compare_manifests(CPU, changed(GPU, **changes))
-    assert found.refusals == () and len(found.notes) == 1 and found.notes[0].endswith(note)
+    result = compare_manifests(CPU, changed(GPU, **changes))
+    assert result.refusals == () and len(result.notes) == 1 and result.notes[0].endswith(note)
 
 
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
@@ -143,5 +143,5 @@ def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
         "the runs of cuda differ in hardware (NVIDIA H100 vs NVIDIA L4)",
     )
     # `auto` measures in every process: that it chose otherwise in one is no other work.
-    found = comparability({"cpu": [CPU, changed(CPU, threads=8)], "cuda": seeds})
-    assert found.refusals == () and "differ in threads (16 vs 8)" in found.notes[0]
+    result = comparability({"cpu": [CPU, changed(CPU, threads=8)], "cuda": seeds})
+    assert result.refusals == () and "differ in threads (16 vs 8)" in result.notes[0]

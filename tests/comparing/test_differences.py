@@ -18,25 +18,25 @@ from tests.manifests import CPU, GPU, changed, classified, judge, run_of
 def test_mcnemar_is_the_exact_one():
     """By hand: of 12 discordant pairs 2 or fewer on one side, 2 (1 + 12 + 66) / 2^12."""
     first, second = "1" * 2 + "0" * 10 + "1" * 88, "0" * 2 + "1" * 10 + "1" * 88
-    found = difference("correct", {0: classified(first)}, {0: classified(second, as_csv=True)})
-    assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
-    assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
-    assert "cuda is better than cpu" in found.sentence("cpu", "cuda")
+    result = difference("correct", {0: classified(first)}, {0: classified(second, as_csv=True)})
+    assert result.p == pytest.approx(158 / 4096) and result.verdict == "different"
+    assert result.difference == pytest.approx(0.08) and result.low < 0.08 < result.high
+    assert "cuda is better than cpu" in result.sentence("cpu", "cuda")
     assert statistics.mcnemar(0, 5) == 2 / 2**5 and statistics.mcnemar(0, 0) == statistics.mcnemar(3, 3) == 1
 
 
 def test_a_task_scored_by_macro_f1_is_compared_by_it():
     """The first side always says the most frequent class: it has the better accuracy."""
     draw = np.random.default_rng(0)
-    actual = np.where(draw.random(300) < 0.85, "a", "b")
-    found = {"always": np.full(300, "a"), "often": np.where(draw.random(300) < 0.7, actual, "b")}
+    truth = np.where(draw.random(300) < 0.85, "a", "b")
+    predictions = {"always": np.full(300, "a"), "often": np.where(draw.random(300) < 0.7, truth, "b")}
     sides = [
-        [{"sequence": n, "actual": one, "predicted": two} for n, (one, two) in enumerate(zip(actual, own, strict=True))]
-        for own in found.values()
+        [{"sequence": n, "actual": one, "predicted": two} for n, (one, two) in enumerate(zip(truth, side, strict=True))]
+        for side in predictions.values()
     ]
     compared = difference("correct", {0: sides[0]}, {0: sides[1]}, score_name="macro_f1")
-    for side, own in ((compared.first, found["always"]), (compared.second, found["often"])):
-        assert side[0] == pytest.approx(f1_score(actual, own, average="macro"))
+    for side, predicted in ((compared.first, predictions["always"]), (compared.second, predictions["often"])):
+        assert side[0] == pytest.approx(f1_score(truth, predicted, average="macro"))
     assert compared.difference > 0 and "second is better than first" in compared.sentence("first", "second")
     assert compared.sentence("first", "second").startswith("macro F1 ")
     assert difference("correct", {0: sides[0]}, {0: sides[1]}, score_name="accuracy").difference < 0
@@ -45,29 +45,29 @@ def test_a_task_scored_by_macro_f1_is_compared_by_it():
 def test_interval_and_exact_test_never_contradict_each_other():
     for gained, lost in [(0, 5), (0, 6), (1, 8), (2, 10), (3, 9), (12, 27), (20, 35)]:
         first, second = "0" * gained + "1" * (180 - gained), "1" * gained + "0" * lost + "1" * (180 - gained - lost)
-        found = difference("correct", {0: classified(first)}, {0: classified(second)})
-        assert found.p is not None and (found.p < 0.05) == (not found.low <= 0 <= found.high), (gained, lost)
+        result = difference("correct", {0: classified(first)}, {0: classified(second)})
+        assert result.p is not None and (result.p < 0.05) == (not result.low <= 0 <= result.high), (gained, lost)
 
 
 def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     draw, num, discordant = np.random.default_rng(0), 180, 0.08
-    seen = differences.min_detectable_effect_by_mcnemar(discordant, num)
-    assert seen is not None
-    tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
-    intervals = {pair: interval_of_difference(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
-    held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
-    found = np.mean([statistics.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
-    assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88
+    effect = differences.min_detectable_effect_by_mcnemar(discordant, num)
+    assert effect is not None
+    tables = draw.multinomial(num, [(discordant + effect) / 2, (discordant - effect) / 2, 1 - discordant], size=400)
+    intervals = {pair: interval_of_difference(*pair, num) for pair in {(won, lost) for won, lost, _ in tables.tolist()}}
+    share = np.mean([intervals[won, lost][0] <= effect <= intervals[won, lost][1] for won, lost, _ in tables.tolist()])
+    power = np.mean([statistics.mcnemar(won, lost) < 0.05 for won, lost, _ in tables.tolist()])
+    assert 0.92 <= share <= 0.98 and 0.70 <= power <= 0.88
     assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
 
 
 def test_no_difference_takes_a_margin():
     sides = {0: classified("1" * 990 + "0" * 10)}, {0: classified("0" + "1" * 990 + "0" * 9)}
-    same = difference("correct", sides[0], sides[0])
-    assert same.verdict == "equal" and same.low < 0 < same.high
+    equal = difference("correct", sides[0], sides[0])
+    assert equal.verdict == "equal" and equal.low < 0 < equal.high
     assert difference("correct", *sides).verdict == "inconclusive"
-    said = difference("correct", *sides).sentence("cpu", "cuda")
-    assert "No difference detected: this comparison would miss a difference smaller than 0.0078 in more than" in said
+    message = difference("correct", *sides).sentence("cpu", "cuda")
+    assert "No difference detected: this comparison would miss a difference smaller than 0.0078 in more than" in message
     wide, narrow = (difference("correct", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
     assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
 
@@ -76,8 +76,8 @@ def test_the_margin_is_twice_the_spread_over_five_seeds_or_none():
     scores = [0.90, 0.92, 0.94, 0.96, 0.98]  # standard deviation sqrt(0.001)
     margin = margin_of_seeds(scores)
     assert margin and margin.value == pytest.approx(2 * 0.001**0.5)
-    both = margin_of_seeds(scores, [0.9] * 6)
-    assert both and both.value == pytest.approx(2 * 0.0005**0.5)
+    pooled = margin_of_seeds(scores, [0.9] * 6)
+    assert pooled and pooled.value == pytest.approx(2 * 0.0005**0.5)
     assert margin_of_seeds(scores[:4]) is margin_of_seeds() is margin_of_seeds([0.9] * 5) is None
 
 
@@ -94,20 +94,20 @@ def test_three_seeds_give_students_interval_paired_by_seed():
     from scipy.stats import ttest_rel
 
     scores = [[3.0, 1.0, 2.0, 5.0], [3.5, 1.25, 3.0, 5.125]]
-    first, second = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(own)} for own in scores)
-    found = difference("window errors", first, dict(reversed(second.items())))  # the order of the seeds decides nothing
-    known = ttest_rel(scores[1], scores[0])
-    assert found.p == pytest.approx(known.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
-    assert "Student's t over 4 differences, paired by seed" in found.sentence("cpu", "cuda")
+    first, other = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(errors)} for errors in scores)
+    result = difference("window errors", first, dict(reversed(other.items())))  # the order of the seeds decides nothing
+    expected = ttest_rel(scores[1], scores[0])
+    assert result.p == pytest.approx(expected.pvalue)
+    assert (result.low, result.high) == pytest.approx(tuple(expected.confidence_interval()))
+    assert "Student's t over 4 differences, paired by seed" in result.sentence("cpu", "cuda")
     worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
     assert "They differ: cuda is worse than cpu" in difference("window errors", first, worse).sentence("cpu", "cuda")
 
 
 def test_seeds_that_one_side_lacks_are_left_out():
     side = {seed: forecasts([float(seed)] * 9) for seed in range(3)}
-    found = difference("window errors", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
-    assert found.first == {2: 2.0} and found.second == {2: 7.0}
+    result = difference("window errors", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
+    assert result.first == {2: 2.0} and result.second == {2: 7.0}
     with pytest.raises(ValueError, match=r"the compared runs have no seed in common \(0, 1, 2 vs 3, 4\)"):
         difference("window errors", side, {3: side[0], 4: side[1]})
     single = difference("window errors", {0: side[0]}, {1: side[1]})
@@ -118,11 +118,11 @@ def test_a_seed_twice_is_no_more_evidence():
     """Predictions of one sequence by two seeds are not two cases: the interval stays as wide."""
     draw = np.random.default_rng(0)
     first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
-    sides = [{0: classified(own), 1: classified(own)} for own in (first, second)]
+    sides = [{0: classified(outcomes), 1: classified(outcomes)} for outcomes in (first, second)]
     pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
-    once, twice = differences.resample_sequences(pairs), difference("correct", *sides)
-    assert (once.low, once.high) == (twice.low, twice.high)
-    assert "(two seeds each)" in twice.sentence("cpu", "cuda")
+    single, double = differences.resample_sequences(pairs), difference("correct", *sides)
+    assert (single.low, single.high) == (double.low, double.high)
+    assert "(two seeds each)" in double.sentence("cpu", "cuda")
 
 
 def grouped(right: str, size: int = 10) -> list[dict[str, Any]]:
@@ -134,14 +134,14 @@ def grouped(right: str, size: int = 10) -> list[dict[str, Any]]:
 def test_sequences_of_one_group_are_one_case():
     """Ten equal sequences of a person prove no more than one of them, and McNemar's test would take them for ten."""
     first, second = "1" * 18 + "00", "0" * 5 + "1" * 15
-    found = difference("correct", {0: grouped(first)}, {0: grouped(second)}, has_groups=True)
-    assert found.difference == pytest.approx(-0.15) and found.low < 0 < found.high
-    each = np.array([int(b) - int(a) for a, b in zip(first, second, strict=True)])
-    half = 2.093024 * each.std(ddof=1) / 20**0.5  # Student's t with 19 degrees over the people
-    assert (found.low, found.high) == pytest.approx((-0.15 - half, -0.15 + half))
-    once = difference("correct", {0: grouped(first, 1)}, {0: grouped(second, 1)}, has_groups=True)
-    assert (found.low, found.high) == pytest.approx((once.low, once.high))
-    assert "over 20 test groups, p " in found.sentence("cpu", "cuda")
+    result = difference("correct", {0: grouped(first)}, {0: grouped(second)}, has_groups=True)
+    assert result.difference == pytest.approx(-0.15) and result.low < 0 < result.high
+    gains = np.array([int(right) - int(left) for left, right in zip(first, second, strict=True)])
+    half = 2.093024 * gains.std(ddof=1) / 20**0.5  # Student's t with 19 degrees over the people
+    assert (result.low, result.high) == pytest.approx((-0.15 - half, -0.15 + half))
+    single = difference("correct", {0: grouped(first, 1)}, {0: grouped(second, 1)}, has_groups=True)
+    assert (result.low, result.high) == pytest.approx((single.low, single.high))
+    assert "over 20 test groups, p " in result.sentence("cpu", "cuda")
     assert difference("correct", {0: grouped(first)}, {0: grouped(second)}).verdict == "different"  # as it was
 
 
@@ -159,8 +159,8 @@ def test_people_of_another_test_split_scatter_also_with_many_seeds():
     # People who agree tell nothing of other seeds either.
     first = {seed: grouped(letter * 8) for seed, letter in enumerate("010")}
     second = dict.fromkeys(first, grouped("1" * 8))
-    found = difference("correct", first, second, has_groups=True)
-    assert found.verdict == "inconclusive" and "variance over 3 seeds" in found.method
+    result = difference("correct", first, second, has_groups=True)
+    assert result.verdict == "inconclusive" and "variance over 3 seeds" in result.method
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_without_enough_groups_nothing_is_claimed(first: list[dict[str, Any]], r
     second = [{**row, "predicted": "b"} for row in first]
     prepared = {"digests.data.prepared": {"test/groups.npy": "9" * 64}}
     runs = {"cpu": [run_of(changed(CPU, **prepared), first)], "cuda": [run_of(changed(GPU, **prepared), second)]}
-    found = judge(runs)
-    assert reason in found.scores and found.difference.verdict == "inconclusive"
-    assert "neither a difference nor equality is shown" in found.scores
-    assert reason in found.difference.summary("cpu", "cuda")
-    same = judge({"cpu": runs["cpu"], "cuda": [run_of(changed(GPU, **prepared), first)]})
-    assert same.difference.verdict == "equal"
-    without = {name: [run_of(changed(own[0].manifest, **{"digests.data.prepared": {}}), own[0].predictions)]
-               for name, own in runs.items()}  # fmt: skip
+    judgement = judge(runs)
+    assert reason in judgement.scores and judgement.difference.verdict == "inconclusive"
+    assert "neither a difference nor equality is shown" in judgement.scores
+    assert reason in judgement.difference.summary("cpu", "cuda")
+    equal = judge({"cpu": runs["cpu"], "cuda": [run_of(changed(GPU, **prepared), first)]})
+    assert equal.difference.verdict == "equal"
+    without = {name: [run_of(changed(side[0].manifest, **{"digests.data.prepared": {}}), side[0].predictions)]
+               for name, side in runs.items()}  # fmt: skip
     assert judge(without).difference.verdict == "different"
 
 
@@ -196,26 +196,26 @@ def test_groups_of_different_size_count_for_less():
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
     first = {seed: classified("1" * 99 + "0") for seed in range(3)}
     second = {seed: classified("0" + "1" * 99) for seed in range(3)}
-    found = difference("correct", first, second)
-    assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
+    result = difference("correct", first, second)
+    assert result.difference == 0 and result.low < -0.004 and result.high > 0.004 and result.verdict == "inconclusive"
 
 
 def test_blocks_hold_where_windows_move_together():
-    draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
+    draw, measure, num_held, trials, num_windows = np.random.default_rng(0), MEASURES["window errors"], 0, 150, 1600
     for _ in range(trials):
-        shocks = draw.normal(size=num + 7)
-        each = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
-        found = differences.resample_blocks(Pairs(np.zeros_like(each), each, measure))
-        held += found.low <= 0 <= found.high
-    assert 0.87 <= held / trials <= 1
+        shocks = draw.normal(size=num_windows + 7)
+        errors = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
+        result = differences.resample_blocks(Pairs(np.zeros_like(errors), errors, measure))
+        num_held += result.low <= 0 <= result.high
+    assert 0.87 <= num_held / trials <= 1
 
 
 def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
     def rows(error: float) -> list[dict[str, str]]:
         return [{"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + error)} for n in range(80)]
 
-    found = difference("errors", {0: rows(0.125)}, {0: rows(-2.0)})
-    assert found.second == {0: 2.0} and found.verdict == "different" and found.low > 0
+    result = difference("errors", {0: rows(0.125)}, {0: rows(-2.0)})
+    assert result.second == {0: 2.0} and result.verdict == "different" and result.low > 0
     assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
@@ -239,10 +239,10 @@ def events(num_missed: int) -> list[dict[str, Any]]:
 
 
 def test_events_are_compared_sequence_by_sequence():
-    found = difference("events", {0: events(0)}, {0: events(40)})
-    assert found.verdict == "different" and found.p is None and found.difference == pytest.approx(320 / 360 - 1)
+    result = difference("events", {0: events(0)}, {0: events(40)})
+    assert result.verdict == "different" and result.p is None and result.difference == pytest.approx(320 / 360 - 1)
     # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
+    assert (result.high - result.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
 
 
 WINDOWS = forecasts([1.0] * 4)

@@ -13,24 +13,24 @@ AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process vs cpu: AMD EPYC 9654, 8 threads,
 
 
 def test_a_judgement_says_how_fast_between_what_and_how_good():
-    found = judge(sides("1" * 20), SPEED)
-    assert found.speed.startswith(
+    judgement = judge(sides("1" * 20), SPEED)
+    assert judgement.speed.startswith(
         "an epoch on cuda is 8.10 times as fast as on cpu (95% interval 7.60 to 8.60; 5 pairs"
     )
-    assert f"{AGAINST}; they also differ in step execution (graph vs eager)." in found.speed
-    assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
+    assert f"{AGAINST}; they also differ in step execution (graph vs eager)." in judgement.speed
+    assert judgement.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
     turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 1 / 8, "low": 0.1, "high": 0.2, "num_pairs": 5}}
     expected = "an epoch on cuda is 8.00 times as fast as on cpu (95% interval 5.00 to 10.00; 5 pairs"
     assert judge(sides("11"), turned).speed.startswith(expected)
 
 
 def test_a_side_with_more_seeds_than_the_other_names_those_that_are_compared():
-    found = judge(
+    judgement = judge(
         {name: runs[: 3 if name == "cpu" else 1] for name, runs in sides("1" * 20, "0" * 20, "1" * 20).items()}
     )
-    assert "accuracy 1.0000 on cpu, seed 0, 0.9500 on cuda: -0.0500" in found.scores
+    assert "accuracy 1.0000 on cpu, seed 0, 0.9500 on cuda: -0.0500" in judgement.scores
     manifests = [changed(CPU, **{"result.metrics.accuracy": score}) for score in (0.5, 0.5, 0.8)]
-    rows = rows_of([[run_of(each, classified("1")) for each in own] for own in (manifests, [CPU])])
+    rows = rows_of([[run_of(manifest, classified("1")) for manifest in side] for side in (manifests, [CPU])])
     score = next(row for row in rows if row.name == "score")
     assert score.cells[0] == "0.6 (accuracy) (0.5 to 0.8, 3 seeds)", "the mean, as everywhere else"
 
@@ -55,8 +55,8 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
             run.timing["timing"]["epoch_seconds"] *= factor
     half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
     low, high = 8 * math.exp(-half), 8 * math.exp(half)
-    found = judge(runs)
-    assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
+    judgement = judge(runs)
+    assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in judgement.speed
 
 
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
@@ -71,16 +71,16 @@ def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
 def test_scores_stand_alone_where_they_cannot_be_compared():
     runs = sides("1101", "1111")
     runs["cuda"] = [run_of(run.manifest) for run in runs["cuda"]]
-    found = judge(runs, SPEED)
-    assert found.difference is None
-    assert "are not compared, because the predictions of cuda are missing (seed 0, 1)" in found.scores
-    twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
-    assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
+    judgement = judge(runs, SPEED)
+    assert judgement.difference is None
+    assert "are not compared, because the predictions of cuda are missing (seed 0, 1)" in judgement.scores
+    repeated = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
+    assert "cuda has several runs of one seed (0, 0)" in judge(repeated, SPEED).scores
 
 
 def test_each_side_is_compared_with_the_first():
-    every = [Side(name, (run_of(CPU, classified("1101")),)) for name in ("one", "two", "three")]
-    assert compare("sign", every[:1]).sentences == []
-    found = compare("sign", every)
-    assert [(each.first.name, each.second.name) for each in found.judgements] == [("one", "two"), ("one", "three")]
-    assert all(sentence.startswith("sign: ") for sentence in found.sentences)
+    all_sides = [Side(name, (run_of(CPU, classified("1101")),)) for name in ("one", "two", "three")]
+    assert compare("sign", all_sides[:1]).sentences == []
+    comparison = compare("sign", all_sides)
+    assert [(pair.first.name, pair.second.name) for pair in comparison.judgements] == [("one", "two"), ("one", "three")]
+    assert all(sentence.startswith("sign: ") for sentence in comparison.sentences)

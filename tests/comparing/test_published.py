@@ -18,9 +18,9 @@ from tests.projects import TINY, copy_of, dvc, run_path, stage, tandem
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
-    done = tandem(project, "verify", "published", *words, check=False)
-    assert done.returncode == status, done.stdout
-    return done.stdout
+    result = tandem(project, "verify", "published", *words, check=False)
+    assert result.returncode == status, result.stdout
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     assert "None threads" not in text  # they are not published
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
-    elsewhere = json.loads(json.dumps(entry))
-    elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
-    content["workloads"]["tiny"].append(elsewhere)
+    other_entry = json.loads(json.dumps(entry))
+    other_entry["hardware"]["cpu"]["name"] = other_entry["hardware"]["name"] = "Another Processor"
+    content["workloads"]["tiny"].append(other_entry)
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "compare")
     assert "published run of Another Processor" in (other / "results/compare/compare.md").read_text()
@@ -72,10 +72,10 @@ def test_a_result_of_another_machine_does_not_hide_a_difference_from_that_of_one
     other = copy_of(project, tmp_path / "other")
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
-    elsewhere = {**entry, "hardware": {**entry["hardware"], "name": "Another", "cpu": {"name": "Another"}}}
+    other_entry = {**entry, "hardware": {**entry["hardware"], "name": "Another", "cpu": {"name": "Another"}}}
     changed = json.loads(json.dumps(entry))
     changed["digests"]["weights"]["initial"] = "0" * 64
-    for entries in ([changed, elsewhere], [elsewhere, changed]):
+    for entries in ([changed, other_entry], [other_entry, changed]):
         content["workloads"]["tiny"] = entries
         (other / "docs/published.json").write_text(json.dumps(content))
         output = verify(other)
@@ -89,18 +89,18 @@ def test_every_place_shows_the_same_published_numbers() -> None:
     tracked = {name: (ROOT / f"results/{name}.csv").read_bytes() for name in ("seconds", "losses")}
     tables_of = {name: files.parse_rows(content, name) for name, content in tracked.items()}
     for workload, entries in published.read().items():
-        (entry,) = (each for each in entries if each["hardware"]["name"] == tables.MACHINE)
-        shown = layout.cells(published.open_entry(entry).side)
+        (entry,) = (candidate for candidate in entries if candidate["hardware"]["name"] == tables.MACHINE)
+        cells = layout.cells(published.open_entry(entry).side)
         line = next(line for line in readme.splitlines() if line.startswith(f"| `{workload}`"))
-        assert line.endswith(f"| {shown['epoch'].text} | {shown['rate'].text} |")
+        assert line.endswith(f"| {cells['epoch'].text} | {cells['rate'].text} |")
         rows = {name: [row for row in table if (row["workload"], row["run"]) == (workload, "published")]
                 for name, table in tables_of.items()}  # fmt: skip
         seconds = {row["seed"]: float(row["epoch_seconds"]) for row in rows["seconds"]}
         losses = [(float(row["train_loss"]), float(row["val_loss"])) for row in rows["losses"]]
-        of_entries = [{seed: each["epoch_seconds"] for seed, each in entry.get("timings", {}).items()
-                       if each["epoch_seconds"] is not None} for entry in entries]  # fmt: skip
+        of_entries = [{seed: timing["epoch_seconds"] for seed, timing in entry.get("timings", {}).items()
+                       if timing["epoch_seconds"] is not None} for entry in entries]  # fmt: skip
         assert seconds in of_entries
-        assert losses in [[(each["train_loss"], each["val_loss"]) for each in entry["epochs"]] for entry in entries]
+        assert losses in [[(epoch["train_loss"], epoch["val_loss"]) for epoch in entry["epochs"]] for entry in entries]
 
 
 def test_what_git_tracks_of_times_names_the_machine_and_whether_it_was_busy(trained: Path, tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def test_several_workers_are_no_side(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_interval_is_students_t_on_the_logarithms():
     """t of 4 degrees of freedom at 0.975: 2.776445 (Fisher and Yates, table III)."""
-    found = paired_speed_up([math.exp(log) for log in (0.0, 0.1, 0.2, 0.3, 0.4)])
+    speed_up = paired_speed_up([math.exp(log) for log in (0.0, 0.1, 0.2, 0.3, 0.4)])
     half = 2.776445 * math.sqrt(0.025) / math.sqrt(5)
-    assert found.num_pairs == 5 and found.ratio == pytest.approx(math.exp(0.2))
-    assert found.low == pytest.approx(math.exp(0.2 - half), rel=1e-6)
-    assert found.high == pytest.approx(math.exp(0.2 + half), rel=1e-6)
+    assert speed_up.num_pairs == 5 and speed_up.ratio == pytest.approx(math.exp(0.2))
+    assert speed_up.low == pytest.approx(math.exp(0.2 - half), rel=1e-6)
+    assert speed_up.high == pytest.approx(math.exp(0.2 + half), rel=1e-6)
 
 
 def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_from_a_pairs_figure():
@@ -82,14 +82,14 @@ print('left:', test_speed.workers_of(os.getpid()))
 
 def test_a_pair_of_real_trainings_runs_at_the_same_time(compared: tuple[dict[str, Any], str]):
     """The CPU against itself with another batch size. Each process is there while its partner is."""
-    found, printed = compared
-    [pair] = found["pairs"]
-    assert found["sides"] == ["one", "two"] and pair["seed"] == 4
+    result, printed = compared
+    [pair] = result["pairs"]
+    assert result["sides"] == ["one", "two"] and pair["seed"] == 4
     assert {name: len(turns) for name, turns in pair["turns"].items()} == {"one": 4, "two": 4}
     assert min(min(turns) for turns in pair["turns"].values()) > 0
     assert pair["ratio"] == pytest.approx(ratio_of_turns(pair["turns"]["one"], pair["turns"]["two"]))
     assert pair["about"]["one"]["threads"] == 1
-    assert "(1 pair of alternating processes; no interval: at least 3 are needed," in found["sentence"]
+    assert "(1 pair of alternating processes; no interval: at least 3 are needed," in result["sentence"]
     assert printed.count("trainings here: 2\n") == 1
 
 
@@ -99,7 +99,7 @@ def tells_who_is_there(trainer: "Trainer") -> None:
 
 def workers_of(stage: int) -> list[psutil.Process]:
     """Its processes that train, ended ones that it has not waited for included."""
-    return [each for each in psutil.Process(stage).children() if "resource_tracker" not in str(command_of(each))]
+    return [child for child in psutil.Process(stage).children() if "resource_tracker" not in str(command_of(child))]
 
 
 def command_of(process: psutil.Process) -> list[str]:
@@ -113,12 +113,12 @@ def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monke
     sides = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
 
     def said(*ratios: float, others: int = 0, **out_of_memory: list[str]) -> str:
-        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager"}
-        about = {
-            side.name: {**same, "out_of_memory": out_of_memory.get(side.name), "other_processes": others}
+        common = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager"}
+        facts = {
+            side.name: {**common, "out_of_memory": out_of_memory.get(side.name), "other_processes": others}
             for side in sides
         }
-        pairs = [speed.Pair(0, ratio, {}, {}, about, 0.0) for ratio in ratios]
+        pairs = [speed.Pair(0, ratio, {}, {}, facts, 0.0) for ratio in ratios]
         monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
         return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
 

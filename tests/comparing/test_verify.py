@@ -46,8 +46,8 @@ TRANSFORMER = TINY.replace(
 
 def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
     """Exit status and output; the verdict is in the line that begins with the run's name."""
-    done = tandem(project, "verify", *words, check=False, **extra)
-    return done.returncode, done.stdout
+    result = tandem(project, "verify", *words, check=False, **extra)
+    return result.returncode, result.stdout
 
 
 def planted(folder: Path, lines: str) -> dict[str, str]:
@@ -118,15 +118,15 @@ def test_a_name_without_a_run_gets_one_sentence_and_makes_no_store(project: Path
     other = copy_of(project, tmp_path / "other")
     shutil.rmtree(other / "mlruns")
     shutil.rmtree(other / "results/runs")
-    for words, said in (
+    for words, expected in (
         (("verify", "teeny@cpu"), "'teeny' is not a workload of params.yaml"),
         (("compare", "tiny@cpu", "teeny@cpu"), "did you mean 'tiny'?"),
         (("verify", "tiny"), "'tiny' is neither a run nor an existing file"),
         (("verify", "tiny@cpu"), "has no finished run 'tiny@cpu'; it has no finished run; run `dvc repro`"),
         (("compare", "0123abcd", "tiny@cpu"), "has no run '0123abcd'"),
     ):
-        done = tandem(other, *words, check=False)
-        assert done.returncode in (1, 2) and said in done.stdout, done.stdout
+        result = tandem(other, *words, check=False)
+        assert result.returncode in (1, 2) and expected in result.stdout, result.stdout
     assert not (other / "mlruns/mlflow.db").exists()
 
 
@@ -235,17 +235,17 @@ def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
     process = start(project, sys.executable, "-m", "tandem.cli", "verify", RUN, TMPDIR=str(temporary), **extra)
     try:
         assert process.stdout
-        shown = ""
-        while "training: seed 0" not in shown:
-            shown += (line := process.stdout.readline())
-            assert line, shown
+        printed = ""
+        while "training: seed 0" not in printed:
+            printed += (line := process.stdout.readline())
+            assert line, printed
         wait_for(lambda: retracing(temporary), what="the training")
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=120)[0]
+        output = process.communicate(timeout=120)[0]
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130 and "interrupted" in rest
+    assert process.returncode == 130 and "interrupted" in output
     leaves_nothing(project, temporary)
     wait_for(lambda: not retracing(temporary), seconds=60, what="the end of the training")
 
@@ -286,9 +286,9 @@ def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
 
 
 def test_a_value_that_earlier_versions_did_not_record_is_no_difference() -> None:
-    recorded, here = trained_again([1.0, 0.5]), trained_again([1.0, 0.5])
-    here.train["epochs"][0]["new_quantity"] = 1.0
-    assert verdicts.different_bits(recorded, here) is None
+    recorded, rerun = trained_again([1.0, 0.5]), trained_again([1.0, 0.5])
+    rerun.train["epochs"][0]["new_quantity"] = 1.0
+    assert verdicts.different_bits(recorded, rerun) is None
 
 
 ACTUAL = "01" * 200
@@ -313,12 +313,12 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     before = trained_again([1.0], predicted=recorded or "")
-    found = verdicts.judge_final_scores(before, exact, others, verdicts.EnvironmentInfo(), horizon=0)
-    assert str(found) == verdict, found.sentence
+    judged = verdicts.judge_final_scores(before, exact, others, verdicts.EnvironmentInfo(), horizon=0)
+    assert str(judged) == verdict, judged.sentence
     quick = verdicts.judge_final_scores(before, trained_again([1.0]), [], verdicts.EnvironmentInfo(), horizon=0)
     assert quick.name == "inconclusive" and quick.sentence.endswith("but the test split was not predicted")
     other = verdicts.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
-    if found.name == "different":
+    if judged.name == "different":
         assert verdicts.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
 
 
@@ -342,11 +342,11 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
 
     answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
     client = client_of(other)
-    (own,) = runs_of(client)
+    (original,) = runs_of(client)
 
     def record(**tags: str) -> str:
-        tags = {name: own.data.tags[name] for name in ("workload", "requested_device")} | tags
-        new = client.create_run(own.info.experiment_id, tags=tags).info.run_id
+        tags = {name: original.data.tags[name] for name in ("workload", "requested_device")} | tags
+        new = client.create_run(original.info.experiment_id, tags=tags).info.run_id
         client.log_param(new, "device", "cpu")
         for name in ("train.json", "timing.json"):
             client.log_artifact(new, str(other / run_path(name)))
@@ -355,9 +355,9 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
 
     latest, short = record(), record(**{"dvc.experiment": "short"})
     name = "recorded.find('tiny@cpu').run_id"
-    assert answer(name) == own.info.run_id
+    assert answer(name) == original.info.run_id
     shutil.rmtree(other / "results/runs")
     assert answer(name) == latest
-    for each in (own.info.run_id, latest):
-        client.delete_run(each)
+    for run_id in (original.info.run_id, latest):
+        client.delete_run(run_id)
     assert answer(name) == short

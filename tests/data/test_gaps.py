@@ -25,11 +25,11 @@ def test_gaps_are_filled_over_the_step_column(tmp_path: Path, is_sorted: bool):
     table.loc[3::6, "x"] = np.nan
     if not is_sorted:
         table = table.sample(frac=1, random_state=0)
-    found = prepared(tmp_path, table, replace(PARAMS, missing="interpolate", velocity=False))
-    order = np.argsort(found.sequences.ids.astype(int))
-    x = found.sequences.values[order, :, 0].ravel() * found.std[0] + found.mean[0]
+    data = prepared(tmp_path, table, replace(PARAMS, missing="interpolate", velocity=False))
+    order = np.argsort(data.sequences.ids.astype(int))
+    x = data.sequences.values[order, :, 0].ravel() * data.std[0] + data.mean[0]
     np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-4)
-    assert found.summary["num_filled"] == 40
+    assert data.summary["num_filled"] == 40
 
 
 def with_hands() -> pd.DataFrame:
@@ -49,16 +49,16 @@ HANDS = replace(
 def test_a_feature_that_a_sequence_never_has_is_the_mean_of_train(tmp_path: Path):
     """The mean and the deviation are those of the sequences that have it. The velocity is a feature like others."""
     table = with_hands()
-    found = prepared(tmp_path, table, replace(HANDS, missing="interpolate"))
-    order = np.argsort(found.sequences.ids.astype(int))
-    values = found.sequences.values[order]
+    data = prepared(tmp_path, table, replace(HANDS, missing="interpolate"))
+    order = np.argsort(data.sequences.ids.astype(int))
+    values = data.sequences.values[order]
     assert not values[:10][:, :, [0, 1, 4, 5]].any() and values[10:, :, :2].any(axis=(1, 2)).all()
-    train = table["sequence"].isin(found.sequences.ids[found.parts["train"]].astype(int))
-    np.testing.assert_allclose(found.mean[:2], table.loc[train, ["left_x", "left_y"]].mean(), rtol=1e-5)
-    np.testing.assert_allclose(found.std[:2], table.loc[train, ["left_x", "left_y"]].std(ddof=0), rtol=1e-5)
-    assert found.summary["num_filled"] == 60  # of the right hand
+    train = table["sequence"].isin(data.sequences.ids[data.parts["train"]].astype(int))
+    np.testing.assert_allclose(data.mean[:2], table.loc[train, ["left_x", "left_y"]].mean(), rtol=1e-5)
+    np.testing.assert_allclose(data.std[:2], table.loc[train, ["left_x", "left_y"]].std(ddof=0), rtol=1e-5)
+    assert data.summary["num_filled"] == 60  # of the right hand
     remark = "10 of 40 sequences never have a value of left_x, left_y; it is the mean of train there (0)"
-    assert found.summary["remarks"] == [remark]
+    assert data.summary["remarks"] == [remark]
     table.loc[table["sequence"] == 3, ["right_x", "right_y"]] = np.nan
     with pytest.raises(ValueError, match="sequence '3' has no value of any feature; leave it out"):
         prepared(tmp_path, table, HANDS)
@@ -68,19 +68,19 @@ def test_a_feature_that_a_sequence_never_has_is_the_mean_of_train(tmp_path: Path
 def test_a_mask_says_which_features_were_seen_also_in_new_data(tmp_path: Path, velocity: bool):
     """One column for each group of features that are missing in the same rows."""
     table = with_hands()
-    found = prepared(tmp_path, table, replace(HANDS, velocity=velocity))
+    data = prepared(tmp_path, table, replace(HANDS, velocity=velocity))
     features = [*HANDS.columns.features, "left_x seen", "right_x seen"]
-    assert found.summary["features"] == features + [f"d{name}" for name in features] * velocity
-    order = np.argsort(found.sequences.ids.astype(int))
-    masks = (found.sequences.values * found.std + found.mean)[order][:, :, 4:6].reshape(-1, 2)
+    assert data.summary["features"] == features + [f"d{name}" for name in features] * velocity
+    order = np.argsort(data.sequences.ids.astype(int))
+    masks = (data.sequences.values * data.std + data.mean)[order][:, :, 4:6].reshape(-1, 2)
     np.testing.assert_allclose(masks, table[["left_x", "right_x"]].notna(), atol=1e-5)
     plain = prepared(tmp_path, table, replace(HANDS, velocity=velocity, missing="interpolate"))
-    np.testing.assert_array_equal(plain.sequences.values[:, :, :4], found.sequences.values[:, :, :4])
+    np.testing.assert_array_equal(plain.sequences.values[:, :, :4], data.sequences.values[:, :, :4])
 
     raw = np.stack([table[name].to_numpy().reshape(40, 6) for name in HANDS.columns.features], axis=2)
     params = replace(HANDS, velocity=velocity)
-    again, _ = source_module("sequences").raw_to_inputs(raw, np.ones((40, 6), dtype=bool), params, found.summary)
-    np.testing.assert_allclose(again, found.sequences.values[order], atol=1e-6)
+    inputs, _ = source_module("sequences").raw_to_inputs(raw, np.ones((40, 6), dtype=bool), params, data.summary)
+    np.testing.assert_allclose(inputs, data.sequences.values[order], atol=1e-6)
 
 
 @pytest.mark.parametrize("times", [False, True])
@@ -90,9 +90,9 @@ def test_recordings_of_different_rates_are_named(tmp_path: Path, times: bool):
     for slower, remark in ((1, None), (2, "the rows of a sequence are 0.05 to 0.1 s? apart")):
         seconds = 0.05 * table["step"] * np.where(table["sequence"] < 20, 1, slower)
         step = pd.Timestamp("2024-05-01") + pd.to_timedelta(seconds, "s") if times else seconds
-        found = prepared(tmp_path, table.assign(step=step))
-        assert found.summary["usual_step"] == pytest.approx(0.05 * (1 + slower) / 2)
-        remarks = found.summary.get("remarks", [])
+        data = prepared(tmp_path, table.assign(step=step))
+        assert data.summary["usual_step"] == pytest.approx(0.05 * (1 + slower) / 2)
+        remarks = data.summary.get("remarks", [])
         if remark is None:
             assert not remarks
         else:
@@ -127,17 +127,17 @@ def test_recordings_of_different_rates_are_resampled_to_one(tmp_path: Path, time
         table["step"] = pd.Timestamp("2024-05-01") + pd.to_timedelta(table["step"], "s")
     table.loc[[5, 100], "x"] = np.nan
     params = replace(PARAMS, rate=20.0, velocity=False, missing="interpolate")
-    found = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
-    assert (found.sequences.lengths == 61).all() and found.sequences.usual_step == 0.05
-    assert f"rows at 20 per {'s' if times else 'step'}, made of 10 to 40 per" in found.message
-    order = np.argsort(found.sequences.ids.astype(int))
-    x, y = (found.sequences.values[order] * found.std + found.mean).transpose(2, 0, 1)
+    data = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
+    assert (data.sequences.lengths == 61).all() and data.sequences.usual_step == 0.05
+    assert f"rows at 20 per {'s' if times else 'step'}, made of 10 to 40 per" in data.message
+    order = np.argsort(data.sequences.ids.astype(int))
+    x, y = (data.sequences.values[order] * data.std + data.mean).transpose(2, 0, 1)
     steps = np.arange(61) / 20
     np.testing.assert_allclose(x, np.sin(2 * steps + phases[:, None]), atol=0.02)
     np.testing.assert_allclose(y[:, 1:-1], np.tile(steps[1:-1], (40, 1)), atol=1e-5)
     same, _ = waves((20,))
-    kept = prepared(tmp_path, same, params).sequences.values
-    np.testing.assert_allclose(kept, prepared(tmp_path, same, replace(params, rate=None)).sequences.values, atol=1e-6)
+    values = prepared(tmp_path, same, params).sequences.values
+    np.testing.assert_allclose(values, prepared(tmp_path, same, replace(params, rate=None)).sequences.values, atol=1e-6)
 
 
 @pytest.mark.parametrize("every", [2, 5])
@@ -150,18 +150,18 @@ def test_a_column_with_a_value_in_some_rows_is_resampled_from_its_values_alone(t
     table["step"] += jitter.where(table["step"] > 0, 0.0)
     table.loc[np.arange(len(table)) % every > 0, "x"] = np.nan
     params = replace(PARAMS, rate=float(rate), velocity=False)
-    found = prepared(tmp_path, table, replace(params, missing="interpolate"))
+    data = prepared(tmp_path, table, replace(params, missing="interpolate"))
     masked = prepared(tmp_path, table, replace(params, missing="mask"))
-    values, seen = found.sequences.values * found.std + found.mean, masked.sequences.values[:, :, 2]
-    for number, name in enumerate(found.sequences.ids):
-        of_sequence, num = table[table["sequence"] == int(name)], found.sequences.lengths[number]
-        times, known = np.arange(num) / rate, of_sequence.dropna()
-        right = np.interp(times, known["step"], known["x"])
+    values, flags = data.sequences.values * data.std + data.mean, masked.sequences.values[:, :, 2]
+    for number, name in enumerate(data.sequences.ids):
+        of_sequence, num = table[table["sequence"] == int(name)], data.sequences.lengths[number]
+        times, measured = np.arange(num) / rate, of_sequence.dropna()
+        right = np.interp(times, measured["step"], measured["x"])
         np.testing.assert_allclose(values[number, :num, 0], right, atol=1e-5 if rate == 50 or every == 5 else 0.02)
         if rate == 50:  # the column that says what was seen is a row's own; it is constant in every table else
-            distances = np.abs(times[:, None] - known["step"].to_numpy()).min(axis=1) * rate
-            assert (seen[number, :num][distances < 0.4] > 0).all() and (seen[number, :num][distances > 0.6] < 0).all()
-    assert found.sequences.num_filled == table["x"].isna().sum()
+            distances = np.abs(times[:, None] - measured["step"].to_numpy()).min(axis=1) * rate
+            assert (flags[number, :num][distances < 0.4] > 0).all() and (flags[number, :num][distances > 0.6] < 0).all()
+    assert data.sequences.num_filled == table["x"].isna().sum()
 
 
 def test_a_rate_that_cannot_be_is_refused(tmp_path: Path):
@@ -182,8 +182,8 @@ def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):
     table = make_table().astype({"x": np.float32})
     table.loc[[2, 6, 11], "x"] = np.nan  # within a sequence, at its start, at its end
     pq.write_table(pa.table({name: pa.array(table[name].to_numpy()) for name in table}), tmp_path / "table.parquet")
-    found = prepare(tmp_path / "table.parquet", replace(PARAMS, missing="interpolate", velocity=False))
-    x = found.sequences.values[:, :, 0].ravel() * found.std[0] + found.mean[0]
+    data = prepare(tmp_path / "table.parquet", replace(PARAMS, missing="interpolate", velocity=False))
+    x = data.sequences.values[:, :, 0].ravel() * data.std[0] + data.mean[0]
     between = (table["x"][1] + table["x"][3]) / 2
     np.testing.assert_allclose(x[[2, 6, 11]], [between, table["x"][7], table["x"][10]], rtol=1e-5)
-    assert found.summary["num_filled"] == 3
+    assert data.summary["num_filled"] == 3

@@ -86,10 +86,10 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def section_of(raw: dict[str, Any], path: tuple[Any, ...]) -> Any:
-    found: Any = raw
+    section: Any = raw
     for key in path[:-1]:
-        found = found[key]
-    return found
+        section = section[key]
+    return section
 
 
 TINY_RAW = YAML(typ="safe").load(TINY)
@@ -209,14 +209,14 @@ def tables(draw: Any) -> tuple[str, str, bytes]:
     columns = table_of(kind)
     for _ in range(draw(st.integers(1, 3))):
         name, row = draw(st.sampled_from([*columns])), draw(st.integers(0, len(columns["x"]) - 1))
-        what = draw(st.sampled_from(["cell", "cell", "column", "missing", "type", "cut"]))
-        if what == "missing":
+        change = draw(st.sampled_from(["cell", "cell", "column", "missing", "type", "cut"]))
+        if change == "missing":
             columns[name] = [*columns[name]]
             columns[name][row] = None
-        elif what in ("cell", "column"):
+        elif change in ("cell", "column"):
             columns[name] = [*map(str, columns[name])] if ending == ".parquet" else [*columns[name]]
-            columns[name][row : row + 1 if what == "cell" else None] = [draw(CELLS)] * (1 if what == "cell" else 99)
-        elif what == "type":
+            columns[name][row : row + 1 if change == "cell" else None] = [draw(CELLS)] * (1 if change == "cell" else 99)
+        elif change == "type":
             kind_of_cell, cells = draw(TYPES), columns[name]
             with suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
                 cells = [[cell] for cell in cells] if pa.types.is_list(kind_of_cell) else cells

@@ -88,19 +88,19 @@ def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: f
 def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray]) -> None:
     """Upwards with less energy at a bounce, to the other side at a stroke, and hardly on at the net."""
     path, labels = flights
-    where, fewest = {event: alone(labels, event) for event in (BOUNCE, SERVE, HIT, NET)}, {NET: 20}
-    turns = {event: steps(path, *place) for event, place in where.items()}
+    places, fewest = {event: alone(labels, event) for event in (BOUNCE, SERVE, HIT, NET)}, {NET: 20}
+    turns = {event: steps(path, *place) for event, place in places.items()}
     assert all(len(before) > fewest.get(event, 150) for event, (before, _) in turns.items())
     before, after = turns[BOUNCE]
     assert (before[:, 2] < 0).all() and (after[:, 2] > 0).all() and (after[:, 2] < -before[:, 2]).all()
-    assert (path[where[BOUNCE]][:, 2] < 0.5).all()  # at most half a frame from the ground
+    assert (path[places[BOUNCE]][:, 2] < 0.5).all()  # at most half a frame from the ground
     for event in (SERVE, HIT):
-        assert (turns[event][1][:, 0] * path[where[event]][:, 0] < 0).all()
+        assert (turns[event][1][:, 0] * path[places[event]][:, 0] < 0).all()
     before, after = turns[HIT]
     assert (before[:, 0] * after[:, 0] < 0).all()
     before, after = turns[NET]
     assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
-    assert (np.abs(path[where[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
+    assert (np.abs(path[places[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
 
 
 def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:
@@ -123,11 +123,11 @@ def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray])
     values, labels = perfect
     for hiding in ({"missed": 0.1}, {"occlusion": 0.5}):
         hidden_values, hidden_labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, **hiding})
-        seen = hidden_values[:, :, 2] == 1
+        is_seen = hidden_values[:, :, 2] == 1
         assert np.array_equal(hidden_labels, labels)
-        assert np.array_equal(hidden_values[seen], values[seen])
-        assert (hidden_values[~seen] == 0).all()
-        newly = (~seen & (values[:, :, 2] == 1)).sum(axis=1)
+        assert np.array_equal(hidden_values[is_seen], values[is_seen])
+        assert (hidden_values[~is_seen] == 0).all()
+        newly = (~is_seen & (values[:, :, 2] == 1)).sum(axis=1)
         if "missed" in hiding:
             assert newly.sum() / newly.size / NUM_STEPS == pytest.approx(0.1, abs=0.01)
         else:
@@ -137,9 +137,9 @@ def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray])
 
 def test_noise_has_the_given_standard_deviation(perfect: tuple[np.ndarray, np.ndarray]) -> None:
     noisy, labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, "noise": 2.0})
-    seen = perfect[0][:, :, 2] == 1
-    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, seen)
-    error = (noisy - perfect[0])[seen][:, :2]
+    is_seen = perfect[0][:, :, 2] == 1
+    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, is_seen)
+    error = (noisy - perfect[0])[is_seen][:, :2]
     assert error.std(axis=0) == pytest.approx([2.0, 2.0], rel=0.02)
     assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
 
@@ -160,34 +160,34 @@ def prepared(**changes: float) -> PreparedSequences:
 
 
 def test_the_source_splits_in_order_and_what_is_not_seen_is_interpolated() -> None:
-    found = prepared()
-    assert {name: (rows[0], len(rows)) for name, rows in found.parts.items()} == {
+    data = prepared()
+    assert {name: (rows[0], len(rows)) for name, rows in data.parts.items()} == {
         "train": (0, 40),
         "val": (40, 10),
         "test": (50, 10),
     }
     values, labels = simulate(60, 32, 3, noise=2.0, missed=0.05, occlusion=0.3)
-    assert np.array_equal(found.sequences.labels, labels)
-    seen = values[:, :, 2] == 1
-    restored = found.sequences.values * found.std + found.mean
-    np.testing.assert_allclose(restored[seen], values[seen], atol=1e-3)
-    assert (restored[~seen][:, 0] > 1).all()  # no longer the corner of the image
-    assert found.summary["num_filled"] == 2 * (~seen).sum() and found.table is None
+    assert np.array_equal(data.sequences.labels, labels)
+    is_seen = values[:, :, 2] == 1
+    restored = data.sequences.values * data.std + data.mean
+    np.testing.assert_allclose(restored[is_seen], values[is_seen], atol=1e-3)
+    assert (restored[~is_seen][:, 0] > 1).all()  # no longer the corner of the image
+    assert data.summary["num_filled"] == 2 * (~is_seen).sum() and data.table is None
 
 
 def test_the_noise_study_takes_new_rallies_which_are_the_same_for_each_noise() -> None:
-    given: list[np.ndarray] = []
+    inputs: list[np.ndarray] = []
 
     def predict(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        given.append(values)
+        inputs.append(values)
         assert mask.all()
         return np.zeros(mask.shape, dtype=np.int64)
 
     source = OwnData("rally", params())
-    nothing = np.empty(0)
-    found = metrics.by_noise(nothing, nothing, nothing, predict, source)
-    assert found == {f"event_f1_at_noise_{noise}px": 0.0 for noise in (0, 1, 4, 8, 16)}  # nothing was found
-    calm, *_, noisy, _ = given
+    empty = np.empty(0)
+    scores = metrics.by_noise(empty, empty, empty, predict, source)
+    assert scores == {f"event_f1_at_noise_{noise}px": 0.0 for noise in (0, 1, 4, 8, 16)}  # nothing was found
+    calm, *_, noisy, _ = inputs
     assert calm.shape == (metrics.NUM_SEQUENCES, 32, 3)
     error = (noisy - calm)[:, :, :2]
     assert np.nanstd(error, axis=(0, 1)) == pytest.approx([8.0, 8.0], rel=0.1)  # 4 times 2 px
@@ -199,25 +199,25 @@ def test_its_event_f1_is_the_score_of_detect() -> None:
     draw = np.random.default_rng(0)
     predictions, targets = (np.where(draw.random((50, 32)) < 0.1, draw.integers(1, 5, (50, 32)), 0) for _ in range(2))
     task = Task(prepared().summary)
-    score = task.score(*(torch.from_numpy(each) for each in (predictions, targets)), torch.ones(50, 32).bool())
+    score = task.score(*(torch.from_numpy(array) for array in (predictions, targets)), torch.ones(50, 32).bool())
     assert metrics.event_f1(predictions, targets, 5) == score
 
 
 def test_a_rally_that_is_never_seen_is_named() -> None:
-    own = params()
-    object.__setattr__(own, "missed", 1.0)
-    found = own_source.prepare(own, raw_dir("rally"), "class per step")
-    num = found.summary["num_sequences"]
-    assert f"{num:,} of {num:,} sequences never have a value of u, v;" in found.message
+    section = params()
+    object.__setattr__(section, "missed", 1.0)
+    data = own_source.prepare(section, raw_dir("rally"), "class per step")
+    num_sequences = data.summary["num_sequences"]
+    assert f"{num_sequences:,} of {num_sequences:,} sequences never have a value of u, v;" in data.message
 
 
 def test_the_prepared_data_is_the_published() -> None:
     """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
     published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
     block = parse_workload("rally", read_yaml(ROOT / "params.yaml")["rally"])
-    found = own_source.prepare(block.preprocess, raw_dir("rally"), "class per step")
+    data = own_source.prepare(block.preprocess, raw_dir("rally"), "class per step")
     with TemporaryDirectory() as folder:
-        digests = write_arrays(Path(folder), found)
+        digests = write_arrays(Path(folder), data)
     assert digests in [entry["digests"]["data"]["prepared"] for entry in published]
 
 
@@ -228,6 +228,6 @@ def test_a_record_of_the_time_when_it_was_built_in_is_still_comparable() -> None
     assert entry["block"]["preprocess"]["source"] == "rally"
     data = {**entry["digests"]["data"], "prepared": {"train/ids.npy": "0"}}
     other = {**entry, "block": block, "digests": {**entry["digests"], "data": data}}
-    recorded, same, other = (published.open_entry(each).run for each in (entry, {**entry, "block": block}, other))
+    recorded, same, other = (published.open_entry(record).run for record in (entry, {**entry, "block": block}, other))
     assert not [name for name in published.parameters(recorded, same) if "preprocess" in name]
     assert "preprocess.source" in published.parameters(recorded, other)

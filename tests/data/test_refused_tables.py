@@ -85,7 +85,7 @@ def case(number: int, text: str, *words: str) -> Any:
         ),
         (make_table().assign(x=1.0, y=2.5).to_csv(index=False), ["no feature ever changes (x, y)"]),
         (
-            make_table().assign(x=lambda t: t.step, y=lambda t: t.step).to_csv(index=False),
+            make_table().assign(x=lambda table: table.step, y=lambda table: table.step).to_csv(index=False),
             ["no sequence is left", "40 only 1 differ"],
         ),
         (with_split("train", "val", "", "test"), ["line 122", "must be train, val or test", "found (empty)"]),

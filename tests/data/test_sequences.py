@@ -88,20 +88,20 @@ def test_arrays_equal_those_computed_by_hand(tmp_path: Path):
         rows += [f"{sequence},{step},{x},{y},{label},{split}" for step, (x, y) in enumerate(values[sequence])]
     path = tmp_path / "table.csv"
     path.write_text("\n".join(rows) + "\n")
-    found = prepare(path, PARAMS)
-    sequences = found.sequences
+    data = prepare(path, PARAMS)
+    sequences = data.sequences
     assert sequences.features == ("x", "y", "dx", "dy")
     assert sequences.classes == ("p", "q")
     assert sequences.labels.tolist() == [0, 1, 1, 0]
     assert sequences.lengths.tolist() == [3, 2, 2, 2]
     assert sequences.ids.tolist() == ["a", "b", "c", "d"]
-    assert {name: rows.tolist() for name, rows in found.parts.items()} == {"train": [0, 1], "val": [2], "test": [3]}
+    assert {name: rows.tolist() for name, rows in data.parts.items()} == {"train": [0, 1], "val": [2], "test": [3]}
 
     x, dx = np.array([0, 2, 4, 1, 1]), np.array([0, 2, 2, 0, 0])  # the train steps
-    np.testing.assert_allclose(found.mean, [x.mean(), 1, dx.mean(), 0])
-    np.testing.assert_allclose(found.std, [x.std(), 0, dx.std(), 0], rtol=1e-6)
+    np.testing.assert_allclose(data.mean, [x.mean(), 1, dx.mean(), 0])
+    np.testing.assert_allclose(data.std, [x.std(), 0, dx.std(), 0], rtol=1e-6)
     expected = np.array([[5, 1, 0, 0], [6, 1, 1, 0], [0, 0, 0, 0]], dtype=float)  # c, its last row padding
-    expected[:2] = (expected[:2] - found.mean) / np.where(found.std, found.std, np.inf)
+    expected[:2] = (expected[:2] - data.mean) / np.where(data.std, data.std, np.inf)
     np.testing.assert_allclose(sequences.values[2], expected, atol=1e-6)
 
 
@@ -152,25 +152,25 @@ def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
 def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tmp_path: Path):
     table = make_table().assign(split=np.repeat(["train", "train", "val", "test"], 60))
     table["y"] = table["y"].mask(table["split"] == "train", 5.0) * 100
-    found = prepared(tmp_path, table)
-    assert found.sequences.features == ("x", "y", "dx", "dy") and found.summary["std"][1::2] == [0, 0]
-    assert not found.sequences.values[:, :, 1::2].any() and found.sequences.values[:, :, 0::2].any(axis=(1, 2)).all()
-    assert "; constant in train, so 0 in every split: y, dy" in found.message
+    data = prepared(tmp_path, table)
+    assert data.sequences.features == ("x", "y", "dx", "dy") and data.summary["std"][1::2] == [0, 0]
+    assert not data.sequences.values[:, :, 1::2].any() and data.sequences.values[:, :, 0::2].any(axis=(1, 2)).all()
+    assert "; constant in train, so 0 in every split: y, dy" in data.message
     raw = np.stack([table[name].to_numpy().reshape(40, 6) for name in "xy"], axis=2)
     is_real = np.ones((40, 6), dtype=bool)
-    again, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, found.summary)
-    np.testing.assert_allclose(again, found.sequences.values, atol=1e-6)
-    older = {**found.summary, "std": [each or 1.0 for each in found.summary["std"]]}  # as it was recorded before
-    again, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, older)
-    np.testing.assert_allclose(again[:, :, 1], raw[:, :, 1] - 500, rtol=1e-5)
+    inputs, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, data.summary)
+    np.testing.assert_allclose(inputs, data.sequences.values, atol=1e-6)
+    older = {**data.summary, "std": [value or 1.0 for value in data.summary["std"]]}  # as it was recorded before
+    inputs, _ = source_module("sequences").raw_to_inputs(raw, is_real, PARAMS, older)
+    np.testing.assert_allclose(inputs[:, :, 1], raw[:, :, 1] - 500, rtol=1e-5)
 
 
 def test_a_feature_in_a_large_unit_is_not_taken_for_a_constant(tmp_path: Path):
     """As farads: some picofarads."""
     table = make_table()
-    found = prepared(tmp_path, table.assign(x=table["x"] * 1e-13))
-    np.testing.assert_allclose(found.sequences.values, prepared(tmp_path, table).sequences.values, atol=1e-5)
-    assert "constant" not in found.message
+    data = prepared(tmp_path, table.assign(x=table["x"] * 1e-13))
+    np.testing.assert_allclose(data.sequences.values, prepared(tmp_path, table).sequences.values, atol=1e-5)
+    assert "constant" not in data.message
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
@@ -179,32 +179,32 @@ def test_a_feature_in_a_large_unit_is_not_taken_for_a_constant(tmp_path: Path):
 def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     """As a Unix time: 32-bit floats around 1.7e9 are 128 apart."""
     table = make_table()
-    found = prepared(tmp_path, table)
+    data = prepared(tmp_path, table)
     far = prepared(tmp_path, table.assign(x=table.x + 1.7e9))
     low = (table.x + 1.7e9).min()
-    assert far.summary["offsets"] == {"x": low} and "offsets" not in found.summary and "taken off x" in far.message
-    np.testing.assert_allclose(far.sequences.values, found.sequences.values, atol=1e-5)
+    assert far.summary["offsets"] == {"x": low} and "offsets" not in data.summary and "taken off x" in far.message
+    np.testing.assert_allclose(far.sequences.values, data.sequences.values, atol=1e-5)
     # As the trained model's predictor does with a table of some of the sequences.
-    few = table.assign(x=table.x + 1.7e9)[lambda table: table.sequence < 3]
-    rows = from_frame(few, [*few.columns], "the table")
-    again = to_sequences(rows, PARAMS.columns, PARAMS, offsets=far.summary["offsets"])
-    standardize(again.values, again.padding_mask, far.summary["mean"], far.summary["std"])
-    np.testing.assert_array_equal(again.values, far.sequences.values[:3])
+    new_table = table.assign(x=table.x + 1.7e9)[lambda table: table.sequence < 3]
+    rows = from_frame(new_table, [*new_table.columns], "the table")
+    sequences = to_sequences(rows, PARAMS.columns, PARAMS, offsets=far.summary["offsets"])
+    standardize(sequences.values, sequences.padding_mask, far.summary["mean"], far.summary["std"])
+    np.testing.assert_array_equal(sequences.values, far.sequences.values[:3])
 
 
 def test_the_last_digits_of_large_whole_numbers_are_kept_or_refused(tmp_path: Path):
     """64-bit floats around 2**53 are 2 apart, and those around a time of today in nanoseconds are 256 apart."""
     table = make_table()
     table = table.assign(x=table.x.rank().astype("int64"))
-    wanted = prepared(tmp_path, table).sequences.values[..., 0]
+    expected = prepared(tmp_path, table).sequences.values[..., 0]
     large = table.assign(x=table.x + 1_700_000_000_000_000_000)
-    for name, each in (
+    for name, variant in (
         ("table.csv", large),
         ("table.parquet", large),
         ("table.parquet", large.assign(x=pd.to_datetime(large.x))),
         ("table.csv", table.assign(x=table.x + 2**53)),
     ):
-        np.testing.assert_allclose(prepared(tmp_path, each, name=name).sequences.values[..., 0], wanted, atol=1e-5)
+        np.testing.assert_allclose(prepared(tmp_path, variant, name=name).sequences.values[..., 0], expected, atol=1e-5)
     missing = large.assign(x=large.x.astype("Int64").where(large.index != 3))
     for name in ("table.csv", "table.parquet"):  # NaN makes it a float
         with pytest.raises(ValueError, match="whole numbers from -9007199254740991 to 9007199254740991"):
@@ -224,16 +224,16 @@ def test_committed_tables_match_their_readme(tmp_path: Path, workload: str, size
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert f"| {path.name} | sha256 `{digest}` |" in (folder.parent / "README.md").read_text()
     split = Split(*([0.45, 0.05, 0.5] if workload == "sign" else sizes))
-    found = prepare(path, replace(params, split=split))
-    assert tuple(len(found.parts[name]) for name in SPLITS) == sizes
-    summary = found.summary
+    data = prepare(path, replace(params, split=split))
+    assert tuple(len(data.parts[name]) for name in SPLITS) == sizes
+    summary = data.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
 
 
 def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Path):
-    found = prepared(tmp_path, make_table())
-    digests = write_arrays(tmp_path / "out", found)
+    data = prepared(tmp_path, make_table())
+    digests = write_arrays(tmp_path / "out", data)
     written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert sorted(digests) == [path.relative_to(tmp_path / "out").as_posix() for path in written]
     for path in written:
@@ -241,7 +241,7 @@ def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Pa
         assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.relative_to(tmp_path / "out").as_posix()]
         expected = {"values": np.float32, "lengths": np.int32, "targets": np.int64}.get(path.stem)
         assert array.dtype == expected or (path.stem == "ids" and array.dtype.kind == "U")
-        assert len(array) == len(found.parts[path.parent.name])
+        assert len(array) == len(data.parts[path.parent.name])
 
 
 # Text and lines as they stand in the file -----------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_the_type_of_a_column_is_that_of_all_its_cells(tmp_path: Path):
     table[["x", "y"]] = table[["x", "y"]].round()
     table = table.astype({"x": int, "step": int}).astype({"x": object, "step": object})
     table.loc[len(table) - 1, ["x", "step"]] = (0.5, 5.5)
-    found = prepared(tmp_path, table, replace(PARAMS, velocity=False))
-    last = found.sequences.values[-1, -1, 0] * found.std[0] + found.mean[0]
+    data = prepared(tmp_path, table, replace(PARAMS, velocity=False))
+    last = data.sequences.values[-1, -1, 0] * data.std[0] + data.mean[0]
     assert last == pytest.approx(0.5, abs=1e-3)
 
 
@@ -271,15 +271,15 @@ def test_words_of_a_column_are_features(tmp_path: Path):
     """An empty cell is none of them, and neither is a word that is not listed, which is named."""
     table = make_table().assign(mode=np.random.default_rng(0).choice(["low", "mid", " high", "off", ""], 240))
     params = replace(PARAMS, categories=("mode=low", "mode=mid", "mode=high"), velocity=False)
-    found = prepared(tmp_path, table, params)
-    assert found.summary["features"] == ["x", "y", "mode=low", "mode=mid", "mode=high"]
-    order = np.argsort(found.sequences.ids.astype(int))
-    cells = (found.sequences.values * found.std + found.mean)[order][:, :, 2:].reshape(-1, 3)
+    data = prepared(tmp_path, table, params)
+    assert data.summary["features"] == ["x", "y", "mode=low", "mode=mid", "mode=high"]
+    order = np.argsort(data.sequences.ids.astype(int))
+    cells = (data.sequences.values * data.std + data.mean)[order][:, :, 2:].reshape(-1, 3)
     expected = [table["mode"].str.strip() == word for word in ("low", "mid", "high")]
     np.testing.assert_allclose(cells.T, expected, atol=1e-6)
-    assert "'mode' holds words that are no categories: off" in found.message
+    assert "'mode' holds words that are no categories: off" in data.message
     plain = prepared(tmp_path, table, replace(PARAMS, velocity=False))
-    np.testing.assert_array_equal(plain.sequences.values, found.sequences.values[:, :, :2])
+    np.testing.assert_array_equal(plain.sequences.values, data.sequences.values[:, :, :2])
     numbers = prepared(tmp_path, table.assign(mode=table.index % 3), replace(params, categories=("mode=0", "mode=2")))
     cells = (numbers.sequences.values * numbers.std + numbers.mean)[order][:, :, 2:].reshape(-1, 2)
     np.testing.assert_allclose(cells, np.stack([table.index % 3 == 0, table.index % 3 == 2], 1), atol=1e-6)
@@ -291,8 +291,8 @@ def test_a_step_that_goes_back_once_is_named(tmp_path: Path):
     wrapped = table.assign(step=(table["step"] + 250 + 2 * (table["sequence"] < 10)) % 256)
     remarks = prepared(tmp_path, wrapped).summary["remarks"]
     assert len(remarks) == 1 and remarks[0].startswith("'step' goes back once in 40 of 40 sequences"), remarks
-    few = table.assign(step=np.where(table["sequence"] < 3, (table["step"] + 4) % 8, table["step"]))
-    assert "once in 3 of 40 sequences" in prepared(tmp_path, few).summary["remarks"][0]
+    few_wrapped = table.assign(step=np.where(table["sequence"] < 3, (table["step"] + 4) % 8, table["step"]))
+    assert "once in 3 of 40 sequences" in prepared(tmp_path, few_wrapped).summary["remarks"][0]
     for other in (table, table.iloc[::-1], table.sample(frac=1, random_state=0)):
         assert "remarks" not in prepared(tmp_path, other).summary
 

@@ -93,24 +93,24 @@ def test_windows_equal_those_computed_by_hand(tmp_path: Path):
     """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left
     out.
     """
-    found = prepared(tmp_path, table(QUARTERS, LEVELS))
+    windows = prepared(tmp_path, table(QUARTERS, LEVELS))
     mean, std = 3.0, np.sqrt(2.0)  # of the differences up to point 5: 1, 2, 3, 4, 5
-    np.testing.assert_array_equal(found.mean, [mean])
-    np.testing.assert_allclose(found.std, [std], rtol=1e-15)
+    np.testing.assert_array_equal(windows.mean, [mean])
+    np.testing.assert_allclose(windows.std, [std], rtol=1e-15)
     expected = {  # split: last input points, inputs, targets, anchors
         "train": ([2, 3], [[1, 2], [2, 3]], [[3, 4], [4, 5]], [4.0, 7.0]),
         "val": ([5, 6], [[4, 5], [5, 6]], [[6, 7], [7, 8]], [16.0, 22.0]),
         "test": ([8, 9], [[7, 8], [8, 9]], [[9, 10], [10, 11]], [37.0, 46.0]),
     }
     for name, (last, inputs, targets, anchors) in expected.items():
-        part = found.parts[name]
+        part = windows.parts[name]
         assert part["values"].dtype == part["targets"].dtype == np.float32 and part["anchors"].dtype == np.float64
         np.testing.assert_array_equal(part["values"][:, :, 0], ((np.array(inputs) - mean) / std).astype(np.float32))
         np.testing.assert_array_equal(part["targets"], ((np.array(targets) - mean) / std).astype(np.float32))
         assert part["anchors"].tolist() == anchors
         assert part["ids"].tolist() == [QUARTERS[point] for point in last]
-        assert found.first_time[name] == QUARTERS[last[0] + 1] and found.last_time[name] == QUARTERS[last[-1] + 2]
-    assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
+        assert windows.first_time[name] == QUARTERS[last[0] + 1] and windows.last_time[name] == QUARTERS[last[-1] + 2]
+    assert windows.counts["num_windows_across_boundaries"] == 2 and windows.counts["num_windows_skipped"] == 0
 
 
 def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
@@ -126,16 +126,16 @@ def test_levels_undo_the_transform(tmp_path: Path, kind: str):
     """Of the targets, and of the inputs of two features."""
     others = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
     params = replace(PARAMS, transform=kind, missing="refuse", columns=TWO)
-    found = prepared(tmp_path, table(QUARTERS, LEVELS, others), params)
-    assert found.features == ("x", "y")
-    for part in found.parts.values():
+    windows = prepared(tmp_path, table(QUARTERS, LEVELS, others), params)
+    assert windows.features == ("x", "y")
+    for part in windows.parts.values():
         last = np.array([QUARTERS.index(name) for name in part["ids"]])
-        path = levels(part["targets"] * found.std[0] + found.mean[0], part["anchors"], kind)
+        path = levels(part["targets"] * windows.std[0] + windows.mean[0], part["anchors"], kind)
         np.testing.assert_allclose(path, np.array(LEVELS)[last[:, None] + [1, 2]], rtol=1e-6)
-        for number, known in enumerate(np.array([LEVELS, others])):
-            inputs = part["values"][:, :, number] * found.std[number] + found.mean[number]
-            path = levels(inputs, known[last - 2], kind)
-            np.testing.assert_allclose(path, known[last[:, None] + [-1, 0]], rtol=1e-5)
+        for number, column in enumerate(np.array([LEVELS, others])):
+            inputs = part["values"][:, :, number] * windows.std[number] + windows.mean[number]
+            path = levels(inputs, column[last - 2], kind)
+            np.testing.assert_allclose(path, column[last[:, None] + [-1, 0]], rtol=1e-5)
 
 
 # No look-ahead --------------------------------------------------------------------------------------------------------
@@ -160,22 +160,22 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
         changed.loc[later, ["x", "y"]] = draw.uniform(1e-9, 1e9, size=(later.sum(), 2))
     else:
         changed.loc[later & (draw.random(len(rows)) < 0.05), "x"] = np.nan
-    before, after = (prepared(tmp_path, each.to_csv(index=False), params) for each in (rows, changed))
+    before, after = (prepared(tmp_path, version.to_csv(index=False), params) for version in (rows, changed))
     assert before.mean.tobytes() == after.mean.tobytes() and before.std.tobytes() == after.std.tobytes()
 
     def until_now(windows: Windows) -> dict[str, list[bytes]]:
-        known = {}
+        contents = {}
         for part in windows.parts.values():
             last = np.array([name.removesuffix("Z") for name in part["ids"]], dtype="datetime64[s]")
             ends = last + np.timedelta64(3 * 900, "s")
             for index in np.flatnonzero(ends <= now):
                 arrays = (part["values"][index], part["targets"][index], part["anchors"][index])
-                known[str(part["ids"][index])] = [array.tobytes() for array in arrays]
-        return known
+                contents[str(part["ids"][index])] = [array.tobytes() for array in arrays]
+        return contents
 
     assert len(until_now(before)) > 80
     assert until_now(before) == until_now(after)
-    targets = (each.parts["test"]["targets"] for each in (before, after))
+    targets = (windows.parts["test"]["targets"] for windows in (before, after))
     assert not np.array_equal(*targets)  # the change itself is seen
 
 
@@ -251,8 +251,8 @@ def test_a_calendar_grid_has_a_point_for_each_of_its_steps(
 ):
     """Empty: a point that no row stands for."""
     grid = grid_of(tmp_path, table(cells, list(range(len(cells)))), replace(PARAMS, interval=interval))
-    found = [day[:10] if is_present else "" for day, is_present in zip(iso(grid.times), grid.is_complete, strict=True)]
-    assert found == expected
+    times = [day[:10] if is_present else "" for day, is_present in zip(iso(grid.times), grid.is_complete, strict=True)]
+    assert times == expected
 
 
 # The season -----------------------------------------------------------------------------------------------------------
@@ -262,12 +262,12 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
     """Point 10 + 3 h of a series with a season of 3, of which point 9 is missing: the season before stands for it."""
     levels = np.array([5.0, 7, 6] * 10) + np.arange(30)
     hours = pd.date_range("2024-01-01", periods=30, freq="h").strftime("%Y-%m-%dT%H:%MZ").tolist()
-    known = [point for point in range(30) if point != 9]
-    text = table([hours[point] for point in known], [levels[point] for point in known])
+    known_points = [point for point in range(30) if point != 9]
+    text = table([hours[point] for point in known_points], [levels[point] for point in known_points])
     params = replace(PARAMS, interval="1h", horizon=4, season=3)
     known_levels, last = grid_of(tmp_path, text, params).levels[:, 0], np.array([11])
-    found = series.seasonal_levels(known_levels, last, known_levels[last], params)
-    np.testing.assert_array_equal(found, levels[[[6, 10, 11, 6]]])  # of 12, 13, 14 and 15
+    seasonal = series.seasonal_levels(known_levels, last, known_levels[last], params)
+    np.testing.assert_array_equal(seasonal, levels[[[6, 10, 11, 6]]])  # of 12, 13, 14 and 15
     windows = prepared(tmp_path, text, params)
     assert windows.summary["season"] == 3 and windows.summary["naive_error"] == 3.0
     assert windows.arrays("test")["seasonal"].shape == windows.arrays("test")["targets"].shape
@@ -280,11 +280,11 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
 def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Path):
     """Points 0 to 23 without 4: a window takes the points from last - 2 (for its first difference) to last + 2."""
     times = [f"2024-01-01T{hour:02d}:00Z" for hour in range(24) if hour != 4]
-    found = prepared(tmp_path, table(times, list(range(23))), replace(PARAMS, interval="1h"))
-    hours = [int(name[11:13]) for part in found.parts.values() for name in part["ids"]]
+    windows = prepared(tmp_path, table(times, list(range(23))), replace(PARAMS, interval="1h"))
+    hours = [int(name[11:13]) for part in windows.parts.values() for name in part["ids"]]
     assert hours == [7, 8, 9, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21]  # 2 to 6 touch it; 10 and 16 cross a boundary
-    assert found.counts["num_missing"] == 1 and found.counts["num_windows_skipped"] == 5
-    np.testing.assert_array_equal(found.mean, [1])  # not 2, the jump over the gap
+    assert windows.counts["num_missing"] == 1 and windows.counts["num_windows_skipped"] == 5
+    np.testing.assert_array_equal(windows.mean, [1])  # not 2, the jump over the gap
 
 
 def test_interpolate_takes_each_columns_last_known_value_and_no_later_one(tmp_path: Path):
@@ -304,15 +304,15 @@ def test_an_empty_cell_of_another_column_changes_no_target_and_leaves_out_no_kno
     params = replace(PARAMS, interval="1h", columns=TWO, missing=missing)
     whole = prepared(tmp_path, table(hours, [*range(40)], other), params)
     other[10] = ""
-    found = prepared(tmp_path, table(hours, [*range(40)], other), params)
-    lost = {"2024-01-01T10:00:00Z", "2024-01-01T11:00:00Z", "2024-01-01T12:00:00Z"} if missing == "skip" else set()
-    for name, part in found.parts.items():
-        stays = ~np.isin(whole.parts[name]["ids"], [*lost])
+    windows = prepared(tmp_path, table(hours, [*range(40)], other), params)
+    skipped = {"2024-01-01T10:00:00Z", "2024-01-01T11:00:00Z", "2024-01-01T12:00:00Z"} if missing == "skip" else set()
+    for name, part in windows.parts.items():
+        stays = ~np.isin(whole.parts[name]["ids"], [*skipped])
         assert part["ids"].tolist() == whole.parts[name]["ids"][stays].tolist()
         for key in ("targets", "anchors"):
             np.testing.assert_array_equal(part[key], whole.parts[name][key][stays])
         np.testing.assert_array_equal(part["values"][..., 0], whole.parts[name]["values"][stays][..., 0])
-    assert found.counts["num_windows_skipped"] == len(lost) and found.summary["naive_error"] == 1
+    assert windows.counts["num_windows_skipped"] == len(skipped) and windows.summary["naive_error"] == 1
 
 
 def test_rows_that_the_interval_does_not_use_are_said(tmp_path: Path):
@@ -334,37 +334,37 @@ def test_only_measured_rows_are_targets_and_seasons_before_them(tmp_path: Path):
     hours = pd.date_range("2024-01-01", periods=60, freq="h").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
     text = table([hours[hour] for hour in level], [*level.values()])
     params = replace(PARAMS, interval="1h", missing="interpolate", season=3)
-    found = prepared(tmp_path, text, params)
+    windows = prepared(tmp_path, text, params)
     hour_of = {value: hour for hour, value in level.items()}
     for name, first, end in (("train", 0, 30), ("val", 30, 45), ("test", 45, 60)):
-        part = found.parts[name]
+        part = windows.parts[name]
         last = [hours.index(time) for time in part["ids"]]
         is_whole = [hour for hour in range(2, 58) if first <= hour + 1 and hour + 2 < end]
         assert last == [hour for hour in is_whole if not {hour + 1, hour + 2} & {*missing}]
         known_hours += last
-        path = levels(part["targets"] * found.std[0] + found.mean[0], part["anchors"], "difference")
+        path = levels(part["targets"] * windows.std[0] + windows.mean[0], part["anchors"], "difference")
         np.testing.assert_allclose(path, [[level[hour + 1], level[hour + 2]] for hour in last], rtol=1e-6)
-        seasonal = [[hour_of.get(each, -1) for each in row] for row in part["seasonal"]]
+        seasonal = [[hour_of.get(value, -1) for value in row] for row in part["seasonal"]]
         before = np.array(last)[:, None] + [1, 2] - seasonal
         assert (before[np.array(last) > 6] % 3 == 0).all()
     assert {4, 21, 40} & {*known_hours} == {4, 21, 40}  # the last input is filled
-    assert found.summary["naive_error"] == 30  # not less, as between equal levels of a gap
-    assert found.counts["num_windows_skipped_per_split"] == {"train": 5, "val": 2, "test": 2}
-    assert "windows left out because their targets touch one: 9 (train 5, val 2, test 2)" in found.message
+    assert windows.summary["naive_error"] == 30  # not less, as between equal levels of a gap
+    assert windows.counts["num_windows_skipped_per_split"] == {"train": 5, "val": 2, "test": 2}
+    assert "windows left out because their targets touch one: 9 (train 5, val 2, test 2)" in windows.message
 
 
 def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tmp_path: Path):
     """The target's constant changes are kept: they are what is forecast."""
     params = replace(PARAMS, columns=TWO)
     target = [*range(6), 8, 7, 12, 11, 15, 9]
-    found = prepared(tmp_path, table(QUARTERS, target, [3] * 6 + [900, -7, 0, 3, 5, 1]), params)
-    assert found.summary["std"] == [1, 0] and "; constant in train, so 0 in every split: y" in found.message
-    assert not any(part["values"][:, :, 1].any() for part in found.parts.values())
-    test = found.parts["test"]
-    path = levels(test["targets"] * found.std[0] + found.mean[0], test["anchors"], "difference")
+    windows = prepared(tmp_path, table(QUARTERS, target, [3] * 6 + [900, -7, 0, 3, 5, 1]), params)
+    assert windows.summary["std"] == [1, 0] and "; constant in train, so 0 in every split: y" in windows.message
+    assert not any(part["values"][:, :, 1].any() for part in windows.parts.values())
+    test = windows.parts["test"]
+    path = levels(test["targets"] * windows.std[0] + windows.mean[0], test["anchors"], "difference")
     np.testing.assert_allclose(path, [[11, 15], [15, 9]], rtol=1e-6)
     raw = np.array([[[7, 5], [12, 900], [11, -3]]])
-    assert series.raw_to_inputs(raw, np.ones((1, 3)), params, found.summary)[0].tolist() == [[[4, 0], [-2, 0]]]
+    assert series.raw_to_inputs(raw, np.ones((1, 3)), params, windows.summary)[0].tolist() == [[[4, 0], [-2, 0]]]
 
 
 def test_small_changes_in_a_large_unit_are_kept_and_rounding_is_not(tmp_path: Path):
@@ -372,11 +372,11 @@ def test_small_changes_in_a_large_unit_are_kept_and_rounding_is_not(tmp_path: Pa
     params, other = replace(PARAMS, columns=TWO), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
     expected = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
     small = [[f"{level}e-13" for level in column] for column in (LEVELS, other)]
-    found = prepared(tmp_path, table(QUARTERS, *small), params)
+    windows = prepared(tmp_path, table(QUARTERS, *small), params)
     for split, part in expected.parts.items():
-        np.testing.assert_allclose(found.parts[split]["values"], part["values"], atol=1e-5)
-    found = prepared(tmp_path, table(QUARTERS, LEVELS, [f"{1000 + step / 1000:.3f}" for step in range(12)]), params)
-    assert found.summary["std"][1] == 0 and found.std[0] == expected.std[0]
+        np.testing.assert_allclose(windows.parts[split]["values"], part["values"], atol=1e-5)
+    windows = prepared(tmp_path, table(QUARTERS, LEVELS, [f"{1000 + step / 1000:.3f}" for step in range(12)]), params)
+    assert windows.summary["std"][1] == 0 and windows.std[0] == expected.std[0]
 
 
 # Formats and files ----------------------------------------------------------------------------------------------------
@@ -395,9 +395,9 @@ def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
     )
     moved.sample(frac=1, random_state=0).to_csv(tmp_path / "shuffled.csv", index=False)
     for name in ("table.csv.gz", "zone.parquet", "naive.parquet", "unix.csv", "shuffled.csv"):
-        found = prepare(tmp_path / name, PARAMS)
-        assert write_arrays(tmp_path / "found", found) == expected, name
-        assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
+        windows = prepare(tmp_path / name, PARAMS)
+        assert write_arrays(tmp_path / "found", windows) == expected, name
+        assert windows.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
 
 
 # The linear baseline --------------------------------------------------------------------------------------------------
@@ -410,9 +410,9 @@ def test_the_baseline_finds_an_autoregression_of_order_two():
     first = 0.6 * last - 0.3 * before + 1
     second = 0.6 * first - 0.3 * last + 1
     targets = np.column_stack([first, second, 0.6 * second - 0.3 * first + 1])
-    found = linear_forecast(values[:40], targets[:40], values[40:])
-    assert found.shape == (20, 3)
-    np.testing.assert_allclose(found, targets[40:], rtol=1e-10)
+    forecast = linear_forecast(values[:40], targets[:40], values[40:])
+    assert forecast.shape == (20, 3)
+    np.testing.assert_allclose(forecast, targets[40:], rtol=1e-10)
 
 
 # Scores of prepared windows -------------------------------------------------------------------------------------------
@@ -545,8 +545,8 @@ def test_the_price_table_has_the_counts_in_its_readme():
         PARAMS, columns=SeriesColumns(time="Datetime", target="Close", features=()), transform="log-return"
     )
     params = replace(params, input_steps=96, horizon=4, split=Split(train=0.7, val=0.15, test=0.15))
-    found = prepare(path, params)
-    assert found.counts == {
+    windows = prepare(path, params)
+    assert windows.counts == {
         "num_rows": 8721,
         "num_without_offset": 0,
         "num_out_of_order": 32,
@@ -560,4 +560,4 @@ def test_the_price_table_has_the_counts_in_its_readme():
         "num_windows_skipped_per_split": {"train": 582, "val": 231, "test": 86},
         "num_windows_across_boundaries": 0,
     }
-    assert [len(part["values"]) for part in found.parts.values()] == [5572, 1108, 1251]
+    assert [len(part["values"]) for part in windows.parts.values()] == [5572, 1108, 1251]

@@ -177,8 +177,8 @@ def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predict
     assert np.allclose(pd.read_csv(project / "out.csv")["predicted"], rows.tail(2)["predicted"], rtol=1e-5)
     table["day"] = pd.date_range("2020-01-01", periods=200, freq="12h")
     table.to_csv(project / "new.csv", index=False)
-    said = tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv").stdout
-    assert "99 of 200 rows are not used, because only the last row in each" in said
+    output = tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv").stdout
+    assert "99 of 200 rows are not used, because only the last row in each" in output
 
 
 ARRAYS = (
@@ -233,23 +233,23 @@ def test_what_it_returns_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert prepared.summary["num_per_split"] == {"train": 24, "val": 8, "test": 8}
         assert prepared.summary["classes"] == [0, 1] and prepared.summary["features"] == ["x0", "x1"]
         return
-    said = sentence(lambda: prepare(params, tmp_path, "class"), *words)
-    assert "source.py" in said or "split" in said
+    message = sentence(lambda: prepare(params, tmp_path, "class"), *words)
+    assert "source.py" in message or "split" in message
 
 
 def own_params(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, **changes):
     """The `preprocess` of a block whose source is this text, in a package that can be imported."""
     package = f"own_{abs(hash(folder))}"
-    own = folder / package
-    own.mkdir()
-    (own / "source.py").write_text(source)
-    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: own)
+    package_dir = folder / package
+    package_dir.mkdir()
+    (package_dir / "source.py").write_text(source)
+    monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: package_dir)
     block = read_yaml_text(TINY)["tiny"]
     block["preprocess"] = {"source": "source.py:read", "split": {"train": 0.6, "val": 0.2, "test": 0.2}, **changes}
-    found = parse_workload("tiny", block).preprocess
+    params = parse_workload("tiny", block).preprocess
     monkeypatch.syspath_prepend(str(folder))
-    object.__setattr__(found.component, "module", f"{package}.source")
-    return found
+    object.__setattr__(params.component, "module", f"{package}.source")
+    return params
 
 
 def read_yaml_text(text: str):
@@ -274,9 +274,9 @@ def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Pa
         for t in range(lengths[n])
     ]
     columns = {"sequence": "clip", "step": "step", "features": ["x", "y"], "label": "label"}
-    usual = {"velocity": True, "missing": "interpolate", "seed": 3}
-    first = prepared_from(tmp_path, monkeypatch, arrays, **usual)
-    second = prepared_from(tmp_path, monkeypatch, pd.DataFrame(rows), groups="who", columns=columns, **usual)
+    options = {"velocity": True, "missing": "interpolate", "seed": 3}
+    first = prepared_from(tmp_path, monkeypatch, arrays, **options)
+    second = prepared_from(tmp_path, monkeypatch, pd.DataFrame(rows), groups="who", columns=columns, **options)
     assert_same_arrays(first, second)
     assert first.summary == second.summary and "offsets" in first.summary and first.summary["num_filled"]
 
@@ -291,14 +291,14 @@ def prepared_from(folder: Path, monkeypatch: pytest.MonkeyPatch, data: object, *
 
 def assert_same_arrays(first: PreparedSequences, second: PreparedSequences) -> None:
     for split in SPLITS:
-        one, other = first.arrays(split), second.arrays(split)
-        assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+        arrays, other = first.arrays(split), second.arrays(split)
+        assert arrays.keys() == other.keys() and all(np.array_equal(arrays[name], other[name]) for name in arrays)
 
 
 def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Other spellings of splits, labels and missing numbers give the same arrays, and a remark each."""
     draw = np.random.default_rng(0)
-    clean = pd.DataFrame({"clip": np.repeat([f"{n:02}" for n in range(30)], 4), "step": np.tile(range(4), 30)})
+    clean = pd.DataFrame({"clip": np.repeat([f"{clip:02}" for clip in range(30)], 4), "step": np.tile(range(4), 30)})
     clean["x"] = draw.normal(size=120).round(3)
     clean.loc[[5, 9], "x"] = np.nan
     clean["label"] = np.repeat(np.array(["a", "b", "c"])[np.arange(30) % 3], 4)
@@ -308,9 +308,9 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     written["x"] = clean["x"].astype(str)
     written.loc[5, "x"], written.loc[9, "x"] = "n/a", "gone"
     columns = {"sequence": "clip", "step": "step", "features": ["x"], "label": "label"}
-    usual = {"columns": columns, "missing": "interpolate"}
-    first = prepared_from(tmp_path, monkeypatch, clean, **usual)
-    second = prepared_from(tmp_path, monkeypatch, written.drop(columns="split"), na=["gone"], **usual)
+    options = {"columns": columns, "missing": "interpolate"}
+    first = prepared_from(tmp_path, monkeypatch, clean, **options)
+    second = prepared_from(tmp_path, monkeypatch, written.drop(columns="split"), na=["gone"], **options)
     assert_same_arrays(first, second)
     remarks = "; ".join(second.summary.pop("remarks"))
     assert "white space is stripped from 120 cells of column 'label'" in remarks
@@ -329,19 +329,19 @@ def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkey
         "        return Arrays(values, np.array(['', 'down', 'up'])[labels])\n"
         "    return Arrays(values, labels, classes=['none', 'down', 'up'])\n"
     )
-    found = []
+    results = []
     for texts in (True, False):
         (tmp_path / str(texts)).mkdir()
         params = own_params(tmp_path / str(texts), monkeypatch, source, texts=texts)
-        found.append(prepare(params, tmp_path, "class per step"))
-    assert found[0].summary == found[1].summary and found[0].summary["classes"] == ["none", "down", "up"]
-    assert np.array_equal(found[0].sequences.labels, found[1].sequences.labels)
+        results.append(prepare(params, tmp_path, "class per step"))
+    assert results[0].summary == results[1].summary and results[0].summary["classes"] == ["none", "down", "up"]
+    assert np.array_equal(results[0].sequences.labels, results[1].sequences.labels)
 
 
 def test_a_preset_for_another_source_is_left_out_and_a_wrong_one_is_not(monkeypatch: pytest.MonkeyPatch):
     raw = read_yaml(ROOT / "params.yaml")
-    own = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
-    raw["presets"]["extra"] = {own: {"preprocess.input_steps": 4}}
+    workload = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
+    raw["presets"]["extra"] = {workload: {"preprocess.input_steps": 4}}
     assert parse_params(raw)
     raw["presets"]["extra"] = {"sign": {"preprocess.input_steps": 4}}
     with pytest.raises(ValueError, match="sign has no 'preprocess.input_steps'"):
@@ -351,22 +351,22 @@ def test_a_preset_for_another_source_is_left_out_and_a_wrong_one_is_not(monkeypa
 def test_its_block_is_written_and_read_again():
     """`verify` writes the recorded block as params.yaml."""
     raw = read_yaml(ROOT / "params.yaml")
-    own = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
-    written = literal(parse_params(raw).blocks[own])
-    assert literal(parse_workload(own, json.loads(json.dumps(written)))) == written
+    workload = next(name for name in raw["workloads"] if ":" in raw[name]["preprocess"]["source"])
+    written = literal(parse_params(raw).blocks[workload])
+    assert literal(parse_workload(workload, json.loads(json.dumps(written)))) == written
 
 
 def test_the_examples_of_the_documentation(tmp_path: Path):
     """docs/components.md: the source and the metrics of `pulses`, and the source of a folder of files."""
     text = (ROOT / "docs/components.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    text = "".join(each for each in sections if each.startswith(("Your own source", "Your own metric")))
+    text = "".join(section for section in sections if section.startswith(("Your own source", "Your own metric")))
     source, table, metrics = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     keys, table_keys, evaluate = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    own = TINY.replace("tiny", "pulses").replace(PREPROCESS, keys).replace("coupled_features: 2", "coupled_features: 1")
-    own = own.replace("  evaluate: {weights: last}\n", evaluate)
+    raw = TINY.replace("tiny", "pulses").replace(PREPROCESS, keys).replace("coupled_features: 2", "coupled_features: 1")
+    raw = raw.replace("  evaluate: {weights: last}\n", evaluate)
     clips = TINY[TINY.index("tiny:") :].replace("tiny:", "clips:").replace(PREPROCESS, table_keys)
-    project = make_project(tmp_path / "project", own + clips)
+    project = make_project(tmp_path / "project", raw + clips)
     shutil.rmtree(project / "workloads/tiny")
     for name in ("pulses", "clips"):
         (project / f"workloads/{name}/data").mkdir(parents=True)

@@ -33,10 +33,10 @@ def test_splits_are_seeded_disjoint_and_complete(tmp_path: Path):
 def test_sizes_are_exact_and_classes_in_proportion(tmp_path: Path, split: Split, sizes: dict[str, int]):
     table = make_table(num_sequences=120, num_classes=3)
     table = repeated(table, {3: 0, 4: 1, 7: 1, 8: 5})
-    found = prepared(tmp_path, table, replace(PARAMS, split=split))
-    assert {name: len(rows) for name, rows in found.parts.items()} == sizes
-    for name, rows in found.parts.items():
-        counts = np.bincount(found.sequences.labels[rows], minlength=3)
+    data = prepared(tmp_path, table, replace(PARAMS, split=split))
+    assert {name: len(rows) for name, rows in data.parts.items()} == sizes
+    for name, rows in data.parts.items():
+        counts = np.bincount(data.sequences.labels[rows], minlength=3)
         assert abs(counts - sizes[name] / 3).max() <= 1
 
 
@@ -46,12 +46,12 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[s
     """16 of 40 sequences are copies of others"""
     saw("nothing: copies stay in one split, and summary.json counts them")
     copies = {number + 4: number for number in range(0, 32) if number % 8 < 4}  # half of the sequences, in pairs
-    found = prepared(tmp_path, repeated(make_table(), copies), replace(PARAMS, seed=seed))
-    side = {row: name for name, rows in found.parts.items() for row in rows.tolist()}
+    data = prepared(tmp_path, repeated(make_table(), copies), replace(PARAMS, seed=seed))
+    side = {row: name for name, rows in data.parts.items() for row in rows.tolist()}
     assert len(copies) == 16
     for to, source in copies.items():
         assert side[to] == side[source]
-    summary = found.summary
+    summary = data.summary
     assert summary["num_duplicates"] == 16
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
@@ -62,28 +62,28 @@ def test_many_copies_are_groups_so_that_intervals_count_each_sequence_once(
 ):
     """More than a fifth of 40 sequences."""
     copies = {number + 20: number for number in range(num_copies)}
-    found = prepared(tmp_path, repeated(make_table(), copies))
-    assert ("num_groups" in found.summary) == are_groups
+    data = prepared(tmp_path, repeated(make_table(), copies))
+    assert ("num_groups" in data.summary) == are_groups
     if are_groups:
-        groups = found.sequences.groups
+        groups = data.sequences.groups
         assert all(groups[to] == groups[source] for to, source in copies.items()) and len(set(groups)) == 31
-        assert "9 of 40 sequences are copies" in found.message
+        assert "9 of 40 sequences are copies" in data.message
 
 
 @pytest.mark.parametrize("sides", [("train", "val", "test"), ("train", "train", "test")])
 def test_a_split_column_decides_the_split(tmp_path: Path, sides: tuple[str, ...]):
     """Where it has no val, train is divided as asked for: 0.5 : 0.25."""
     table = make_table(num_sequences=48)
-    wanted = np.array(sides)[np.arange(48) // 4 % 3]
-    table["split"] = wanted[table["sequence"]]
+    expected = np.array(sides)[np.arange(48) // 4 % 3]
+    table["split"] = expected[table["sequence"]]
     for seed in (0, 1):
         parts = prepared(tmp_path, table, replace(PARAMS, seed=seed)).parts
-        assert parts["test"].tolist() == np.flatnonzero(wanted == "test").tolist()
+        assert parts["test"].tolist() == np.flatnonzero(expected == "test").tolist()
         if "val" in sides:
-            assert parts["train"].tolist() == np.flatnonzero(wanted == "train").tolist()
+            assert parts["train"].tolist() == np.flatnonzero(expected == "train").tolist()
         else:
             assert (len(parts["train"]), len(parts["val"])) == (21, 11)
-            assert sorted([*parts["train"], *parts["val"]]) == np.flatnonzero(wanted == "train").tolist()
+            assert sorted([*parts["train"], *parts["val"]]) == np.flatnonzero(expected == "train").tolist()
 
 
 @pytest.mark.case(6)
@@ -91,11 +91,9 @@ def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path, saw
     """the table's own split column puts two equal sequences on two sides"""
     table = repeated(make_table(), {39: 3})
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
-    found = prepared(tmp_path, table)
-    saw(found.message.splitlines()[-1])
-    assert (
-        found.summary["num_duplicates_across_splits"] == 1 and "warning: 1 sequences of val and test" in found.message
-    )
+    data = prepared(tmp_path, table)
+    saw(data.message.splitlines()[-1])
+    assert data.summary["num_duplicates_across_splits"] == 1 and "warning: 1 sequences of val and test" in data.message
 
 
 def with_people(num_people: int, num_sequences: int = 120) -> pd.DataFrame:
@@ -112,13 +110,13 @@ def test_a_person_is_in_one_split(tmp_path: Path, num_people: int):
     person = table.groupby("sequence").person.first()
     params = replace(PARAMS, groups="person", split=Split(train=0.7, val=0.15, test=0.15))
     for seed in range(3):
-        found = prepared(tmp_path, table, replace(params, seed=seed))
-        sides = {name: set(person[found.sequences.ids[rows].astype(int)]) for name, rows in found.parts.items()}
+        data = prepared(tmp_path, table, replace(params, seed=seed))
+        sides = {name: set(person[data.sequences.ids[rows].astype(int)]) for name, rows in data.parts.items()}
         assert sum(map(len, sides.values())) == num_people == len(set.union(*sides.values()))
-        assert all(map(len, sides.values())) and found.summary["num_groups"] == {k: len(v) for k, v in sides.items()}
+        assert all(map(len, sides.values())) and data.summary["num_groups"] == {k: len(v) for k, v in sides.items()}
         if num_people == 40:  # persons of about three sequences: sizes and classes come out nearly as asked for
             for name, share in (("train", 84), ("val", 18), ("test", 18)):
-                assert abs(len(found.parts[name]) - share) <= 5
+                assert abs(len(data.parts[name]) - share) <= 5
 
 
 def test_people_that_cannot_be_kept_apart_are_refused_or_reported(tmp_path: Path):
@@ -139,9 +137,7 @@ def test_val_drawn_from_train_has_other_people_if_train_can_spare_one(
     if have_own_class:
         table["label"] = table.person.str[1].astype(int) % 3
     is_train = table.person.isin([f"p{number}" for number in range(num_in_train)])
-    found = prepared(
-        tmp_path, table.assign(split=np.where(is_train, "train", "test")), replace(PARAMS, groups="person")
-    )
-    train, val, test = (set(found.arrays(split)["groups"]) for split in SPLITS)
+    data = prepared(tmp_path, table.assign(split=np.where(is_train, "train", "test")), replace(PARAMS, groups="person"))
+    train, val, test = (set(data.arrays(split)["groups"]) for split in SPLITS)
     assert train and val and test and not test & (train | val)
     assert bool(train & val) == (num_in_train in (1, 3))

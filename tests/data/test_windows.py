@@ -42,8 +42,8 @@ def rows_of(found: PreparedSequences, split: str) -> np.ndarray:
 
 def test_val_drawn_from_the_only_recording_of_train_has_other_stretches(tmp_path: Path):
     table = people(2, DAY).assign(split=lambda table: table["subject"].map({"p0": "train", "p1": "test"}))
-    found = prepared(tmp_path, table, OF_PEOPLE)
-    train, val, test = (found.arrays(split) for split in ("train", "val", "test"))
+    data = prepared(tmp_path, table, OF_PEOPLE)
+    train, val, test = (data.arrays(split) for split in ("train", "val", "test"))
     assert len(val["values"]) and not {*train["stretches"]} & {*val["stretches"]}
     assert not {*test["groups"]} & {*train["groups"], *val["groups"]}
 
@@ -56,15 +56,15 @@ def stretch_numbers(table: pd.DataFrame) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_window_is_of_one_label_and_no_stretch_is_in_two_splits(tmp_path: Path, seed: int):
     table = recording(DAY, seed=seed)
-    numbers, seen = stretch_numbers(table), dict[int, str]()
-    found = prepared(tmp_path, table, replace(PARAMS, seed=seed))
-    for split in found.parts:
-        arrays, rows = found.arrays(split), rows_of(found, split)
+    numbers, splits = stretch_numbers(table), dict[int, str]()
+    data = prepared(tmp_path, table, replace(PARAMS, seed=seed))
+    for split in data.parts:
+        arrays, rows = data.arrays(split), rows_of(data, split)
         assert (np.diff(rows, axis=1) == 1).all() and rows.shape[1] == 10
-        labels = np.array(found.summary["classes"])[arrays["targets"]]
+        labels = np.array(data.summary["classes"])[arrays["targets"]]
         assert (table["activity"].to_numpy()[rows] == labels[:, None]).all()
         for number in np.unique(numbers[rows]):
-            assert seen.setdefault(number, split) == split
+            assert splits.setdefault(number, split) == split
         assert set(labels) == {"sit", "walk", "run"}  # each has a stretch in each split
         assert len(np.unique(arrays["stretches"])) == len(np.unique(arrays["groups"])) == len(np.unique(numbers[rows]))
 
@@ -73,36 +73,36 @@ def test_every_row_is_in_a_window_or_counted(tmp_path: Path):
     table = recording([*DAY, "sit"])
     numbers = stretch_numbers(table)
     table = table[(numbers < numbers.max()) | (table["row"] > len(table) - 8)]  # 7 rows of the last stretch
-    found = prepared(tmp_path, table)
-    used = len(np.unique(np.concatenate([rows_of(found, split).ravel() for split in found.parts])))
+    data = prepared(tmp_path, table)
+    num_used = len(np.unique(np.concatenate([rows_of(data, split).ravel() for split in data.parts])))
     lengths = np.bincount(stretch_numbers(table))[1:]
     ends = sum((length - 10) % 4 for length in lengths if length >= 10 and table["activity"].notna().any())
-    remark = next(each for each in found.summary["remarks"] if "are in no window" in each)
-    assert f"{len(table) - used:,} of {len(table):,} rows" in remark
+    remark = next(line for line in data.summary["remarks"] if "are in no window" in line)
+    assert f"{len(table) - num_used:,} of {len(table):,} rows" in remark
     assert f"{table['activity'].isna().sum():,} without a label, 7 in 1 stretches shorter than a window" in remark
-    assert 0 < len(table) - used - table["activity"].isna().sum() - 7 <= ends
-    assert found.summary["remarks"][0].startswith("1 recording, 9 stretches of one label, windows of 10 steps every 4")
-    assert "(0.5 s every 0.2 s)" in found.summary["remarks"][0]
+    assert 0 < len(table) - num_used - table["activity"].isna().sum() - 7 <= ends
+    assert data.summary["remarks"][0].startswith("1 recording, 9 stretches of one label, windows of 10 steps every 4")
+    assert "(0.5 s every 0.2 s)" in data.summary["remarks"][0]
 
 
 def test_a_person_is_in_one_split_and_windows_do_not_depend_on_the_order_of_the_rows(tmp_path: Path):
     table = people(6, DAY)
-    found = prepared(tmp_path, table, OF_PEOPLE)
-    persons = {split: {name.split()[0] for name in found.arrays(split)["ids"]} for split in found.parts}
+    data = prepared(tmp_path, table, OF_PEOPLE)
+    persons = {split: {name.split()[0] for name in data.arrays(split)["ids"]} for split in data.parts}
     assert sum(map(len, persons.values())) == 6 == len(set.union(*persons.values()))
-    assert found.summary["num_groups"] == {split: len(names) for split, names in persons.items()}
-    again = prepared(tmp_path, table.sample(frac=1, random_state=1), OF_PEOPLE)
-    assert write_arrays(tmp_path / "a", found) == write_arrays(tmp_path / "b", again)
+    assert data.summary["num_groups"] == {split: len(names) for split, names in persons.items()}
+    reordered = prepared(tmp_path, table.sample(frac=1, random_state=1), OF_PEOPLE)
+    assert write_arrays(tmp_path / "a", data) == write_arrays(tmp_path / "b", reordered)
 
 
 def test_a_training_knows_who_each_window_is_of(tmp_path: Path):
-    found = prepared(tmp_path, people(6, DAY), OF_PEOPLE)
-    summary = write_prepared(tmp_path / "prepared", found)
+    data = prepared(tmp_path, people(6, DAY), OF_PEOPLE)
+    summary = write_prepared(tmp_path / "prepared", data)
     pack_splits(tmp_path / "prepared", tmp_path, summary)
     for name in ("train", "val"):
         split = load_split(tmp_path / f"{name}.safetensors", kind_of("cpu")())
         assert {*split.tensors} == {"values", "mask", "targets"} and split.groups is not None
-        persons = [identity.split()[0] for identity in found.arrays(name)["ids"]]
+        persons = [identity.split()[0] for identity in data.arrays(name)["ids"]]
         assert len(set(persons)) == len(set(zip(persons, split.groups.tolist(), strict=True)))
 
 
@@ -110,8 +110,8 @@ def test_a_gap_in_time_ends_a_stretch(tmp_path: Path):
     table = recording(DAY)
     sit = table.index[table["activity"] == "sit"][:40]
     rows = rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), "train")
-    rest = {split: rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), split) for split in ("val", "test")}
-    assert all((np.diff(each, axis=1) == 1).all() for each in (rows, *rest.values()))
+    other_rows = {split: rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), split) for split in ("val", "test")}
+    assert all((np.diff(windows, axis=1) == 1).all() for windows in (rows, *other_rows.values()))
 
 
 def test_windows_without_any_value_are_left_out(tmp_path: Path):
@@ -120,22 +120,22 @@ def test_windows_without_any_value_are_left_out(tmp_path: Path):
     params = replace(PARAMS, missing="interpolate", columns=replace(PARAMS.columns, features=("x", "y")))
     whole = prepared(tmp_path, table, params)
     table.loc[table.index[table["activity"] == "run"][:25], "x"] = np.nan
-    found = prepared(tmp_path, table, params)
-    assert "4 of 90 sequences never have a value of x" in found.message
-    assert len(found.sequences.ids) == len(whole.sequences.ids) == 90
+    data = prepared(tmp_path, table, params)
+    assert "4 of 90 sequences never have a value of x" in data.message
+    assert len(data.sequences.ids) == len(whole.sequences.ids) == 90
     table.loc[table.index[table["activity"] == "run"][:25], "y"] = np.nan
-    found = prepared(tmp_path, table, params)
-    assert "4 windows are left out: no feature has a value in them" in found.message
-    assert len(found.sequences.ids) == 86
-    assert all(np.isfinite(found.arrays(split)["values"]).all() for split in found.parts)
+    data = prepared(tmp_path, table, params)
+    assert "4 windows are left out: no feature has a value in them" in data.message
+    assert len(data.sequences.ids) == 86
+    assert all(np.isfinite(data.arrays(split)["values"]).all() for split in data.parts)
 
 
 def test_a_label_with_few_stretches_is_reported(tmp_path: Path):
-    found = prepared(tmp_path, recording([*DAY, "jump"]))
-    assert "no score covers the labels without a test window: jump (in 1 stretch)" in found.message
-    jump = found.summary["classes"].index("jump")
-    assert jump in found.arrays("train")["targets"]
-    assert jump not in np.concatenate([found.arrays(split)["targets"] for split in ("val", "test")])
+    data = prepared(tmp_path, recording([*DAY, "jump"]))
+    assert "no score covers the labels without a test window: jump (in 1 stretch)" in data.message
+    jump = data.summary["classes"].index("jump")
+    assert jump in data.arrays("train")["targets"]
+    assert jump not in np.concatenate([data.arrays(split)["targets"] for split in ("val", "test")])
 
 
 @pytest.mark.parametrize(

@@ -28,23 +28,23 @@ def test_padding_at_the_start_of_an_array_is_no_step(tmp_path: Path):
     at_end = padded()
     at_end[0, 1] = np.nan
     at_start = np.full_like(at_end, np.nan)
-    for number, each in enumerate(at_end):
-        num = len(recordings()[number])
-        at_start[number, -num:] = each[:num]
-    found = []
+    for number, sequence in enumerate(at_end):
+        length = len(recordings()[number])
+        at_start[number, -length:] = sequence[:length]
+    results = []
     for name, array in (("end", at_end), ("start", at_start)):
         np.savez(tmp_path / f"{name}.npz", X=array, y=np.array(LABELS))
-        found.append(prepared(tmp_path / f"{name}.npz", "--axes", "NTC", "--missing", "interpolate")[1].sequences)
-    assert (found[0].lengths == found[1].lengths).all() and (found[0].values == found[1].values).all()
+        results.append(prepared(tmp_path / f"{name}.npz", "--axes", "NTC", "--missing", "interpolate")[1].sequences)
+    assert (results[0].lengths == results[1].lengths).all() and (results[0].values == results[1].values).all()
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])
 def test_zeros_after_the_end_of_a_sequence_are_no_measurements(tmp_path: Path, axes: str):
     """Arrays of equal length with `lengths` or a mask, as padding for Keras or torch leaves them."""
     array = padded()
-    real = ~np.isnan(array).all(axis=2)
+    is_real = ~np.isnan(array).all(axis=2)
     zeros = np.nan_to_num(array if axes == "NTC" else array.swapaxes(1, 2))
-    for name, ends in (("lengths", real.sum(axis=1)), ("mask", real), ("mask", real.astype(np.float32))):
+    for name, ends in (("lengths", is_real.sum(axis=1)), ("mask", is_real), ("mask", is_real.astype(np.float32))):
         np.savez(tmp_path / "a.npz", **{name: ends}, X=zeros, y=np.array(LABELS))
         expect(tmp_path / "a.npz")
         (tmp_path / name).mkdir(exist_ok=True)
@@ -52,16 +52,16 @@ def test_zeros_after_the_end_of_a_sequence_are_no_measurements(tmp_path: Path, a
             np.save(tmp_path / name / f"{file}.npy", values)
         expect(tmp_path / name / "X.npy")
     for name, ends in (
-        ("mask", ~real),
-        ("mask", real[:, :-1]),
-        ("lengths", real.sum(axis=1) - 5),
+        ("mask", ~is_real),
+        ("mask", is_real[:, :-1]),
+        ("lengths", is_real.sum(axis=1) - 5),
         ("length", [0.5] * 18),
     ):
         np.savez(tmp_path / "b.npz", X=zeros, y=np.array(LABELS), **{name: np.array(ends)})
         with pytest.raises(ValueError, match=f"b.npz: {name} .* does not go with b.npz: X .*; accepted: "):
             planned(tmp_path / "b.npz")
-    np.savez(tmp_path / "c.npz", X=zeros, y=np.array(LABELS), times=real * 0.5)
-    assert f"c.npz: times {real.shape}" in str(planned(tmp_path / "c.npz"))
+    np.savez(tmp_path / "c.npz", X=zeros, y=np.array(LABELS), times=is_real * 0.5)
+    assert f"c.npz: times {is_real.shape}" in str(planned(tmp_path / "c.npz"))
 
 
 def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
@@ -69,8 +69,8 @@ def test_an_array_whose_axes_may_both_be_time_is_a_question(tmp_path: Path):
     np.savez(tmp_path / "a.npz", X=values, y=labels)
     assert "give --axes NTC for 12 steps or --axes NCT for 30 steps" in question(tmp_path / "a.npz")
     for axes, shape in (("NTC", (24, 12, 30)), ("NCT", (24, 30, 12))):
-        plan, found = prepared(tmp_path / "a.npz", "--axes", axes)
-        assert found.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.provenance
+        plan, data = prepared(tmp_path / "a.npz", "--axes", axes)
+        assert data.sequences.values.shape == shape and f"npz --axes {axes}`" in plan.provenance
     np.savez(tmp_path / "b.npz", X_train=values, y_train=labels, X_test=values[:, :9], y_test=labels)
     assert prepared(tmp_path / "b.npz")[1].sequences.values.shape == (48, 12, 30)  # time is the axis that varies
     np.savez(tmp_path / "c.npz", X=values[:, :9, :].repeat(2, axis=2), y=labels)  # as in UCI's data set HAR
@@ -90,14 +90,14 @@ def frames(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize(("shape", "axes"), [((63,), "T"), ((21, 3), "TC")])
 def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Path, shape: tuple[int, ...], axes: str):
     values, size = frames(tmp_path / "d", shape), int(np.prod(shape))
-    asked = question(tmp_path / "d")
-    assert f"--axes C if each is one step of {size} channels or --axes {axes} if each is a sequence" in asked
-    plan, found = prepared(tmp_path / "d", "--axes", "C")
-    assert sorted(found.sequences.ids) == sorted(f"{LABELS[number]}/{number // 3}" for number in range(18))
-    raw = found.sequences.values[:, :, :size] * found.std[:size] + found.mean[:size]
-    for row, name in enumerate(found.sequences.ids):
+    message = question(tmp_path / "d")
+    assert f"--axes C if each is one step of {size} channels or --axes {axes} if each is a sequence" in message
+    plan, data = prepared(tmp_path / "d", "--axes", "C")
+    assert sorted(data.sequences.ids) == sorted(f"{LABELS[number]}/{number // 3}" for number in range(18))
+    raw = data.sequences.values[:, :, :size] * data.std[:size] + data.mean[:size]
+    for row, name in enumerate(data.sequences.ids):
         label, number = name.split("/")
-        assert found.sequences.classes[found.sequences.labels[row]] == label
+        assert data.sequences.classes[data.sequences.labels[row]] == label
         expected = values[3 * int(number) + LABELS.index(label)].reshape(11, size)  # frame 10 comes after frame 2
         np.testing.assert_allclose(raw[row], expected, atol=1e-5)
     assert planned(tmp_path / "d", "--axes", axes).summary["num_sequences"] == 18 * 11
@@ -106,10 +106,10 @@ def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Pat
 def test_a_folder_of_arrays_of_equal_shape_has_a_row_per_step_only_if_time_is_longer(tmp_path: Path):
     values = np.random.default_rng(0).normal(size=(18, 20, 8))
     for name, arrays in (("long", values), ("wide", values.swapaxes(1, 2)), ("varied", values.swapaxes(1, 2))):
-        for number, each in enumerate(arrays):
+        for number, array in enumerate(arrays):
             (tmp_path / name / LABELS[number]).mkdir(parents=True, exist_ok=True)
-            each = each[:, : 20 - number % 3] if name == "varied" else each
-            np.save(tmp_path / name / LABELS[number] / f"r{number}.npy", each)
+            array = array[:, : 20 - number % 3] if name == "varied" else array
+            np.save(tmp_path / name / LABELS[number] / f"r{number}.npy", array)
     assert prepared(tmp_path / "long")[1].sequences.values.shape == (18, 20, 16), "with velocities"
     assert "give --axes TC for 8 steps or --axes CT for 20 steps" in question(tmp_path / "wide")
     for name, options in (("wide", ("--axes", "CT")), ("varied", ())):

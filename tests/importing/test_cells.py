@@ -59,15 +59,15 @@ def test_na_adds_spellings_of_missing_numbers(tmp_path: Path, ending: str):
 def test_keypoints_of_a_hand_that_is_never_seen_are_masked(tmp_path: Path, ending: str):
     path, table = tmp_path / f"t.{ending}", with_hands()
     plan = planned(saved(table, path))
-    seen = [name for name in plan.summary["features"] if name.endswith(" seen") and name[0] != "d"]
-    assert seen == ["left_x seen", "right_x seen"] and plan.workload.preprocess.missing == "mask"
+    flags = [name for name in plan.summary["features"] if name.endswith(" seen") and name[0] != "d"]
+    assert flags == ["left_x seen", "right_x seen"] and plan.workload.preprocess.missing == "mask"
     assert "10 of 40 sequences never have some of the features, so 2 columns say" in reasons(plan)["missing"]
     arrays = table[[*plan.workload.preprocess.columns.features]].to_numpy().reshape(40, 6, 4)
     np.savez(tmp_path / "t.npz", X=arrays, y=table["label"][::6].to_numpy(str))
     assert planned(tmp_path / "t.npz", "--axes", "NTC").summary["num_filled"] == plan.summary["num_filled"] > 0
-    one = planned(saved(table.drop(columns=["left_y", "right_y"]), path))
-    assert one.workload.preprocess.missing == "interpolate"
-    assert "(--missing mask adds columns that say what was seen)" in reasons(one)["missing"]
+    interpolated = planned(saved(table.drop(columns=["left_y", "right_y"]), path))
+    assert interpolated.workload.preprocess.missing == "interpolate"
+    assert "(--missing mask adds columns that say what was seen)" in reasons(interpolated)["missing"]
 
 
 def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path):
@@ -103,9 +103,9 @@ def test_an_error_about_a_cell_names_the_option_that_reads_it_as_missing(tmp_pat
         saved(table, path)
     else:
         with_cells("f0", word, word).to_csv(path, index=False, sep=";" if kind == "semicolons" else ",")
-    said = refusal(path, *options)
-    option = shlex.split(re.search(r"--na=('.*?'|\S+)", said)[0])[0]
-    assert option == f"--na={word}" and "means that there is none" in said
+    message = refusal(path, *options)
+    option = shlex.split(re.search(r"--na=('.*?'|\S+)", message)[0])[0]
+    assert option == f"--na={word}" and "means that there is none" in message
     plan = planned(path, option, *options)
     assert plan.summary.get("num_filled", plan.summary.get("num_missing")) in (1, 2)
 
@@ -117,18 +117,18 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
     for column, marker in (("f0", "-999"), ("f1", "9999"), ("f0", "-200")):
         marked = table.assign(**{column: table[column].where(~table.index.isin(rows), float(marker))})
         plan = planned(saved(marked, tmp_path / "t.csv"))
-        said = f"{marker} in {column!r} ({len(rows)} cells) may mean missing: --na={marker} then says so"
-        assert said in "".join(new_workload.summary_lines(plan))
+        note = f"{marker} in {column!r} ({len(rows)} cells) may mean missing: --na={marker} then says so"
+        assert note in "".join(new_workload.summary_lines(plan))
         plan = planned(tmp_path / "t.csv", f"--na={marker}", "--missing", "interpolate")
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
     counts = series(spots=np.where(np.arange(300) % 50 < 2, -1, np.arange(300)), code=np.arange(300) % 4 - 1)
-    said = "".join(new_workload.summary_lines(planned(saved(counts, tmp_path / "counts.csv"))))
-    assert "-1 in 'spots' (12 cells) may mean missing" in said and "'code'" not in said
+    note = "".join(new_workload.summary_lines(planned(saved(counts, tmp_path / "counts.csv"))))
+    assert "-1 in 'spots' (12 cells) may mean missing" in note and "'code'" not in note
     gas = series(gas=np.where(np.arange(300) % 50 < 2, -999, 450 + 7 * np.arange(300)))
-    said = "".join(new_workload.summary_lines(planned(saved(gas, tmp_path / "gas.csv"))))
-    assert "-999 in 'gas' (12 cells) may mean missing" in said
+    note = "".join(new_workload.summary_lines(planned(saved(gas, tmp_path / "gas.csv"))))
+    assert "-999 in 'gas' (12 cells) may mean missing" in note
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
@@ -139,20 +139,20 @@ def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Pa
     assert "on" in params.columns.features
     features = [*params.columns.features, "label"]
     frame = read_table(path, ["clip"], params.columns.features, ["frame", "label"], params.na)
-    again = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
-    found = to_sequences(again, params.columns, params)
+    reread = from_frame(pa.table(frame.columns).to_pandas(), ["clip", "frame", *features], "the table", params.na)
+    sequences = to_sequences(reread, params.columns, params)
     expected = source_module("sequences").prepare(params, tmp_path, "class")
-    wanted = expected.sequences.values * expected.std + expected.mean
-    is_real = ~found.padding_mask
-    np.testing.assert_allclose(found.values[is_real], wanted[is_real], atol=1e-5)
-    assert found.num_filled == expected.sequences.num_filled == 8
+    expected_values = expected.sequences.values * expected.std + expected.mean
+    is_real = ~sequences.padding_mask
+    np.testing.assert_allclose(sequences.values[is_real], expected_values[is_real], atol=1e-5)
+    assert sequences.num_filled == expected.sequences.num_filled == 8
 
 
 @ENDINGS
 def test_false_and_true_are_0_and_1(tmp_path: Path, ending: str):
     table = clips(LABELS)
     flags, numbers = table.assign(on=table["f0"] > 0), table.assign(on=(table["f0"] > 0).astype(int))
-    plans = [planned(saved(each, tmp_path / f"{n}.{ending}")) for n, each in enumerate((flags, numbers))]
+    plans = [planned(saved(table, tmp_path / f"{number}.{ending}")) for number, table in enumerate((flags, numbers))]
     assert plans[0].workload.preprocess.columns.features == ("f0", "f1", "on")
     assert plans[0].summary["sha256"] == plans[1].summary["sha256"]
     label = planned(saved(table_with(label=lambda number: number % 2 == 0), tmp_path / f"t.{ending}"))

@@ -36,8 +36,8 @@ def test_classes_with_too_few_sequences_are_left_out_by_the_code_of_the_refusal(
     labels = [*"aaaabbbb", *"ccddeeffgg"]
     path, _ = rewritten(refusal(saved(clips(labels), tmp_path / "t.csv")), tmp_path)
     assert planned(path).summary["classes"] == ["a", "b"]
-    said = refusal(saved(clips([*"abcdefgh"] * 2), tmp_path / "t.csv"))
-    assert "or a column `split` (train, val or test in every row) decides" in said and "leave" not in said
+    message = refusal(saved(clips([*"abcdefgh"] * 2), tmp_path / "t.csv"))
+    assert "or a column `split` (train, val or test in every row) decides" in message and "leave" not in message
 
 
 def test_a_class_of_one_person_is_refused_with_the_options_that_help(tmp_path: Path):
@@ -46,9 +46,9 @@ def test_a_class_of_one_person_is_refused_with_the_options_that_help(tmp_path: P
     person = pd.factorize(table["clip"])[0] // 3
     table["event"] = np.where(table["frame"] == 2, "hit", "none")
     table.loc[(person == 1) & (table["frame"] == 3), "event"] = "odd"
-    said = refusal(saved(table.assign(person=[f"p{number}" for number in person]), path))
-    assert "label 'odd' occurs in val but not in train" in said
-    assert "--groups none splits the sequences of each 'person'; a column `split`" in said
+    message = refusal(saved(table.assign(person=[f"p{number}" for number in person]), path))
+    assert "label 'odd' occurs in val but not in train" in message
+    assert "--groups none splits the sequences of each 'person'; a column `split`" in message
     assert planned(path, "--groups", "none").summary["classes"] == ["none", "hit", "odd"]
     words = np.take(["train", "val", "test"], np.where(person < 6, 0, person % 3))
     assert planned(saved(table.assign(split=words), path)).summary["classes"] == ["none", "hit", "odd"]
@@ -76,8 +76,8 @@ def test_a_column_of_a_few_words_is_named_with_its_option_and_becomes_features(t
     table["mode"] = np.random.default_rng(0).choice(["low", "mid", "high"], len(table))
     table = table.assign(note=[f"n{row}" for row in range(len(table))], sex=np.where(table["clip"] < "c012", "f", "m"))
     path = saved(table, tmp_path / "t.csv")
-    why = reasons(planned(path))["features"]
-    assert "mode (text; --categories mode adds a feature for each word), note (text), sex (text)" in why
+    reason = reasons(planned(path))["features"]
+    assert "mode (text; --categories mode adds a feature for each word), note (text), sex (text)" in reason
     plan = planned(path, "--categories", "mode")
     assert plan.workload.preprocess.categories == ("mode=high", "mode=low", "mode=mid")
     assert plan.summary["features"] == ["f0", "f1", "mode=high", "mode=low", "mode=mid", *plan.summary["features"][5:]]

@@ -16,11 +16,11 @@ from tests.own_tables import clips, planned, refusal, saved, series, text_table
 def test_the_advice_for_dates_converts_them(tmp_path: Path, form: str):
     days = pd.date_range("2024-01-01", periods=300, freq="D")
     table = pd.DataFrame({"time": days.strftime(form), "value": np.arange(300) ** 0.5})
-    said = refusal(saved(table, tmp_path / "t.parquet"))
+    message = refusal(saved(table, tmp_path / "t.parquet"))
     is_day_first = form.startswith("%d")  # of which the days above 12 tell
-    assert ("table['time'] = pandas.to_datetime(table['time'])" in said) != is_day_first
-    assert ("table['time'] = pandas.to_datetime(table['time'], dayfirst=True)" in said) == is_day_first
-    assert "without dayfirst" not in said
+    assert ("table['time'] = pandas.to_datetime(table['time'])" in message) != is_day_first
+    assert ("table['time'] = pandas.to_datetime(table['time'], dayfirst=True)" in message) == is_day_first
+    assert "without dayfirst" not in message
     assert (pd.to_datetime(table["time"], dayfirst=form.startswith("%d")) == days).all()
 
 
@@ -30,9 +30,9 @@ def prices(form: str, freq: str = "B", num: int = 300) -> tuple[pd.DataFrame, pd
     true = pd.DataFrame({"Date": days, "Price": (15000 * np.exp(0.01 * draw.normal(size=num).cumsum())).round(2)})
     true["Vol."] = draw.integers(20, 300, num) * 10.0 ** draw.integers(4, 6, num)
     true["Change %"] = draw.normal(size=num).round(2)
-    shown = pd.DataFrame({"Date": days.strftime(form), "Price": [f"{each:,.2f}" for each in true["Price"]]})
-    shown["Vol."] = [f"{each / 1e3:.2f}K" if each < 1e6 else f"{each / 1e6:.2f}M" for each in true["Vol."]]
-    shown["Change %"] = [f"{each:.2f}%" for each in true["Change %"]]
+    shown = pd.DataFrame({"Date": days.strftime(form), "Price": [f"{price:,.2f}" for price in true["Price"]]})
+    shown["Vol."] = [f"{volume / 1e3:.2f}K" if volume < 1e6 else f"{volume / 1e6:.2f}M" for volume in true["Vol."]]
+    shown["Change %"] = [f"{change:.2f}%" for change in true["Change %"]]
     return shown[::-1], true
 
 
@@ -57,15 +57,15 @@ def test_prices_as_a_web_page_shows_them_are_read(tmp_path: Path, form: str):
     columns = plan.workload.preprocess.columns
     assert (columns.target, columns.features) == ("Price", ("Vol.", "Change %"))
     assert plan.workload.preprocess.interval == "business-day" and plan.summary["num_grid_points"] == 300
-    notes = {what: value for what, value, _ in plan.source.notes}
+    notes = {kind: value for kind, value, _ in plan.source.notes}
     assert notes["numbers"] == "commas between thousands and K as 1e3 and M as 1e6 and without %"
     assert "Date: " in notes["dates"]
     plan.source.write(tmp_path / "again.csv.gz")
-    again = pd.read_csv(tmp_path / "again.csv.gz", na_values="-")[::-1].reset_index(drop=True)
-    assert np.isnan(again.loc[7, "Vol."])
-    again.loc[7, "Vol."] = true.loc[7, "Vol."]
-    assert (pd.to_datetime(again["Date"]).dt.normalize() == true["Date"]).all()
-    np.testing.assert_allclose(again.drop(columns="Date"), true.drop(columns="Date"), rtol=1e-12)
+    reread = pd.read_csv(tmp_path / "again.csv.gz", na_values="-")[::-1].reset_index(drop=True)
+    assert np.isnan(reread.loc[7, "Vol."])
+    reread.loc[7, "Vol."] = true.loc[7, "Vol."]
+    assert (pd.to_datetime(reread["Date"]).dt.normalize() == true["Date"]).all()
+    np.testing.assert_allclose(reread.drop(columns="Date"), true.drop(columns="Date"), rtol=1e-12)
 
 
 def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_path: Path):
@@ -74,8 +74,8 @@ def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_p
     assert "dates like '01/12/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
     assert planned(path, "--dayfirst", "yes").workload.preprocess.interval == "month"
     options = {"needed": {"Price"}, "times": {"Date"}}  # as of tandem predict
-    asked = refusals.question(lambda: shapes.open_path(path, options))
-    assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in asked
+    message = refusals.question(lambda: shapes.open_path(path, options))
+    assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in message
     assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
     assert "Date" not in shapes.open_path(path, {"needed": {"Price"}}).notes[-2][1]
 
@@ -112,13 +112,13 @@ def test_what_has_no_day_or_no_year_of_four_digits_or_is_often_an_id_is_no_date(
 def test_a_row_of_totals_is_named_with_the_code_that_leaves_it_out(tmp_path: Path):
     table = series(time=pd.date_range("2024-01-13", periods=300, freq="h").strftime("%d.%m.%Y %H:%M"))
     total = pd.DataFrame({"time": ["Summe"], "value": [table["value"].sum()]})
-    said = refusal(saved(pd.concat([table, total]), tmp_path / "t.csv"))
-    assert "and 'Summe', which is none" in said and "table = table[~table['time'].isin(['Summe'])]" in said
+    message = refusal(saved(pd.concat([table, total]), tmp_path / "t.csv"))
+    assert "and 'Summe', which is none" in message and "table = table[~table['time'].isin(['Summe'])]" in message
     trials = clips(["a", "b", "c"] * 8).rename(columns={"clip": "Subject", "frame": "Trial"})
     means = trials.groupby("Subject", as_index=False).agg({"f0": "mean", "f1": "mean", "label": "first"})
     table = pd.concat([trials, means.assign(Trial="Mean")]).sort_values("Subject", kind="stable")
-    said = refusal(saved(table, tmp_path / "t.csv"))
-    assert "'Trial' has numbers, and 'Mean', which is none" in said and "isin(['Mean'])" in said
+    message = refusal(saved(table, tmp_path / "t.csv"))
+    assert "'Trial' has numbers, and 'Mean', which is none" in message and "isin(['Mean'])" in message
 
 
 @pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])
@@ -126,5 +126,5 @@ def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
     days = pd.Series(pd.date_range("2024-01-14", periods=300))
     path = text_table(tmp_path / "t.csv", ";", date=days.dt.strftime(form), value=range(300))
     for options in ((), ("--dayfirst", "yes")):
-        said = refusal(path, *options)
-        assert "a year of two digits, is not read; write them as 2024-03-01" in said and "--dayfirst" not in said
+        message = refusal(path, *options)
+        assert "a year of two digits, is not read; write them as 2024-03-01" in message and "--dayfirst" not in message

@@ -64,8 +64,8 @@ def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
 def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     """`tandem new` once made the person the class, though the files' names have the labels."""
     folder = write_files(tmp_path / "d", lambda number: f"{word}{number % 6}/{LABELS[number]}_{number:02}.csv")
-    said = refusal(folder)
-    assert "--pattern '{label}_*' for their names" in said and "--label folder1 if it is who" in said
+    message = refusal(folder)
+    assert "--pattern '{label}_*' for their names" in message and "--label folder1 if it is who" in message
     plan = expect(folder, "--pattern", "{label}_*", ordered=False)
     assert plan.workload.preprocess.groups == "folder1"
     assert len(planned(folder, "--label", "folder1").summary["classes"]) == 6
@@ -116,12 +116,12 @@ def test_names_of_files_do_not_say_that_a_comma_separates_thousands(tmp_path: Pa
     folder = write_files(tmp_path / "data", lambda number: f"{number}.csv")
     lines = [f"{number}.csv;{number},{201 + number}" for number in range(1, len(LABELS))]
     (tmp_path / "which.csv").write_text("\n".join(["file;mm", "0.csv;1,201", *lines]))
-    asked = question(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm")
-    assert "column 'mm' holds '1,201', in which the comma may separate thousands or be decimal" in asked
+    message = question(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm")
+    assert "column 'mm' holds '1,201', in which the comma may separate thousands or be decimal" in message
     (tmp_path / "which.csv").write_text("\n".join(["file;mm", "0.csv;1,20", *lines]))
-    plan, found = prepared(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm", "--task", "regress")
+    plan, data = prepared(folder, "--labels", str(tmp_path / "which.csv"), "--label", "mm", "--task", "regress")
     assert ("labels", "numbers: decimal commas", "column 'mm' holds '1,20'") in plan.source.notes
-    assert found.sequences.labels.max() < 20
+    assert data.sequences.labels.max() < 20
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def labelled_folder(folder: Path) -> Path:
 def test_an_error_in_a_folder_names_the_file_with_its_folder(tmp_path: Path, text: str):
     folder = labelled_folder(tmp_path / "d")
     (folder / "b/4.csv").write_text(text)
-    said = refusal(folder)
-    assert f"{folder / 'b/4.csv'} " in said or f"{folder} as one long table, row 102 (sequence b/4)" in said
+    message = refusal(folder)
+    assert f"{folder / 'b/4.csv'} " in message or f"{folder} as one long table, row 102 (sequence b/4)" in message
 
 
 @pytest.mark.parametrize("is_dir", [False, True])
@@ -227,8 +227,8 @@ def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, is_dir: bool):
     link = folder / ("e" if is_dir else "b/4.csv")
     link.unlink(missing_ok=True)
     link.symlink_to(secret if is_dir else secret / "secret.csv")
-    said = refusal(folder)
-    assert f"{link} is a link" in said and "not followed" in said and "classified" not in said
+    message = refusal(folder)
+    assert f"{link} is a link" in message and "not followed" in message and "classified" not in message
     link.unlink()
     link.symlink_to(folder / "a/0.csv")  # within the folder
     assert is_dir or planned(folder).summary["num_sequences"] == 24
@@ -285,9 +285,9 @@ def test_the_code_of_a_refusal_writes_each_file_with_a_column_for_each_quantity(
         table["Time"] = pd.date_range("2024-01-01", periods=len(table), freq="7min").strftime("%H:%M")
         table = table.melt("Time", var_name="Parameter", value_name="Value").sort_values("Time", kind="stable")
         table[draw.random(len(table)) < 0.8].to_csv(path, index=False)
-    said = refusal(folder)
-    code, _, rest = said.partition("write a column for each: ")[2].partition(" (before it: ")
-    read, write = rest.removesuffix("; give the folder new)").split("; after it: ")
+    message = refusal(folder)
+    code, _, commands = message.partition("write a column for each: ")[2].partition(" (before it: ")
+    read, write = commands.removesuffix("; give the folder new)").split("; after it: ")
     exec(f"{read}; {code}; {write}", {})  # noqa: S102
     plan = planned(tmp_path / "new")
     assert plan.workload.preprocess.columns.features == ("x", "y") and plan.summary["num_sequences"] == 18
@@ -300,17 +300,17 @@ def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Pat
     """As the app Sensor Logger writes them, with clocks that differ by less than a millisecond."""
     draw = np.random.default_rng(0)
     for number, values in enumerate(recordings(num_channels=3)):
-        (at := tmp_path / "it is mine" / f"{LABELS[number]}-2024-05-{number + 1:02}_10-00-00").mkdir(parents=True)
-        (at / "Metadata.csv").write_text("version,device name,recording time\n3,iPhone14,2024-05-01_10-00-00\n")
+        (folder := tmp_path / "it is mine" / f"{LABELS[number]}-2024-05-{number + 1:02}_10-00-00").mkdir(parents=True)
+        (folder / "Metadata.csv").write_text("version,device name,recording time\n3,iPhone14,2024-05-01_10-00-00\n")
         for sensor, channels in {"Accelerometer": "zy", "Gyroscope": "x"}.items():
             late = draw.integers(0, 1_000_000, len(values))
             table = pd.DataFrame({"time": 1_714_644_000_000_000_000 + 20_000_000 * np.arange(len(values)) + late})
             table = table.assign(seconds_elapsed=(table["time"] - table["time"][0]) / 1e9)
             table = table.assign(**{name: values[:, "zyx".index(name)] for name in channels})
-            table.to_csv(at / f"{sensor}.csv", index=False)
+            table.to_csv(folder / f"{sensor}.csv", index=False)
     [code] = re.findall("python -c .*(?= writes a file)", refusal(tmp_path / "it is mine"))
     subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
-    plan, found = prepared(tmp_path / "new", "--pattern", "{label}-*")
+    plan, data = prepared(tmp_path / "new", "--pattern", "{label}-*")
     assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
     assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})
 
@@ -325,9 +325,9 @@ def test_the_code_of_a_refusal_writes_files_of_one_line_with_a_line_for_each_ste
         path.write_text(sep.join(map(str, values[:, 0])) + sep.strip(",;"))
     [code] = re.findall("cp -r .*(?= makes the folder new)", refusal(tmp_path / "it is mine"))
     subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
-    plan, found = prepared(tmp_path / "new")
-    lengths = dict(zip(found.sequences.ids, map(int, found.sequences.lengths), strict=True))
-    assert lengths == {f"{LABELS[n]}/{n:02}": len(values) for n, values in enumerate(recordings())}
+    plan, data = prepared(tmp_path / "new")
+    lengths = dict(zip(data.sequences.ids, map(int, data.sequences.lengths), strict=True))
+    assert lengths == {f"{LABELS[number]}/{number:02}": len(values) for number, values in enumerate(recordings())}
     assert plan.summary["classes"] == sorted({*LABELS})
 
 
@@ -380,8 +380,8 @@ def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: 
 
 def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
     folder = write_recordings(tmp_path / "d", "s_{}_{}.txt".format, "anomaly")
-    said = refusal(folder)
-    assert "or give --label anomaly, if that column has the labels" in said
+    message = refusal(folder)
+    assert "or give --label anomaly, if that column has the labels" in message
     assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
 
 
@@ -391,12 +391,12 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
     draw = np.random.default_rng(0)
     for name, shape in {"PS1": (30, 60), "TS1": (30, 6), "TS2": (num_lines, 6), "profile": (30, 6)}.items():
         np.savetxt(tmp_path / f"{name}.txt", draw.normal(size=shape), fmt="%.3f", delimiter="\t")
-    said = refusal(tmp_path)
-    assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; " in said
+    message = refusal(tmp_path)
+    assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; " in message
     if num_lines == 30:
-        assert "a line for each of 30 sequences, resample the channels to equal lengths" in said
+        assert "a line for each of 30 sequences, resample the channels to equal lengths" in message
     else:
-        assert said.endswith("make them alike, or leave out the files of one kind")
+        assert message.endswith("make them alike, or leave out the files of one kind")
 
 
 def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):

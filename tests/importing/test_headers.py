@@ -33,8 +33,8 @@ def test_a_line_of_units_is_left_out_and_named(tmp_path: Path, units: str):
     table = clips(LABELS)
     plan = planned(path := with_lines(tmp_path / "t.csv", table, 1, UNITS[units]))
     assert plan.summary["sha256"] == planned(saved(table, tmp_path / "plain.csv")).summary["sha256"]
-    shown = " ".join(filter(None, UNITS[units].split(",")))
-    note = ("header", f"1 line left out: {shown}", "text where the columns have numbers")
+    cells = " ".join(filter(None, UNITS[units].split(",")))
+    note = ("header", f"1 line left out: {cells}", "text where the columns have numbers")
     assert note in plan.source.notes
     table = table.astype({"f0": object})
     table.loc[9, "f0"] = "left"
@@ -72,7 +72,7 @@ def quotes(*header: str) -> str:
     """Rows of days and four numbers below a header."""
     days = pd.date_range("2022-01-03", periods=200, freq="B").strftime("%Y-%m-%d")
     numbers = 100 + np.random.default_rng(0).normal(size=(200, 4)).cumsum(axis=0)
-    rows = [",".join([day, *(f"{each:.4f}" for each in row)]) for day, row in zip(days, numbers, strict=True)]
+    rows = [",".join([day, *(f"{number:.4f}" for number in row)]) for day, row in zip(days, numbers, strict=True)]
     return "\n".join([*header, *rows, ""])
 
 
@@ -126,18 +126,18 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
 
     draw = np.random.default_rng(0)
     arrays = {}
-    for split, num in (("test", 20), ("train", 40)):
-        (at := tmp_path / "har" / split / "Inertial Signals").mkdir(parents=True)
-        arrays[f"X_{split}"] = draw.normal(size=(num, 2, 30)).round(3)
-        arrays |= {f"y_{split}": np.arange(num) % 3, f"subject_{split}": np.arange(num) // 5 + len(arrays)}
+    for split, num_rows in (("test", 20), ("train", 40)):
+        (folder := tmp_path / "har" / split / "Inertial Signals").mkdir(parents=True)
+        arrays[f"X_{split}"] = draw.normal(size=(num_rows, 2, 30)).round(3)
+        arrays |= {f"y_{split}": np.arange(num_rows) % 3, f"subject_{split}": np.arange(num_rows) // 5 + len(arrays)}
         for place, channel in enumerate(("acc_x", "acc_y")):
-            np.savetxt(at / f"{channel}_{split}.txt", arrays[f"X_{split}"][:, place], fmt="%.3f")
+            np.savetxt(folder / f"{channel}_{split}.txt", arrays[f"X_{split}"][:, place], fmt="%.3f")
         for key in ("y", "subject"):
-            np.savetxt(at.parent / f"{key}_{split}.txt", arrays[f"{key}_{split}"], fmt="%d")
+            np.savetxt(folder.parent / f"{key}_{split}.txt", arrays[f"{key}_{split}"], fmt="%d")
     np.savez(tmp_path / "har.npz", **arrays)
     mended(refusal(tmp_path / "har"), tmp_path, r"python -c .*(?= writes them)")
-    found, expected = (planned(tmp_path / name, "--axes", "NCT") for name in ("new.npz", "har.npz"))
-    assert found.summary["sha256"] == expected.summary["sha256"] and found.workload.preprocess.groups == "subject"
+    plan, expected = (planned(tmp_path / name, "--axes", "NCT") for name in ("new.npz", "har.npz"))
+    assert plan.summary["sha256"] == expected.summary["sha256"] and plan.workload.preprocess.groups == "subject"
 
 
 @pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
@@ -191,10 +191,10 @@ def test_lines_above_the_header_may_be_padded_to_its_width(tmp_path: Path, title
 def test_columns_without_names_have_one_in_the_code(tmp_path: Path):
     """As the second coordinates of a player, whose name stands above the first ones."""
     (path := tmp_path / "t.csv").write_text("\n".join(["# a line", "n,P1,,P2,", *["1,0.5,0.25,0.125,1"] * 60]))
-    said = refusal(path)
-    [read] = re.findall(r"before it: import pandas; (table = .*?); after it", said)
-    exec(f"import pandas; {read}", found := {})  # noqa: S102
-    assert [*found["table"].columns] == ["n", "P1", "column 3", "P2", "column 5"]
+    message = refusal(path)
+    [read] = re.findall(r"before it: import pandas; (table = .*?); after it", message)
+    exec(f"import pandas; {read}", namespace := {})  # noqa: S102
+    assert [*namespace["table"].columns] == ["n", "P1", "column 3", "P2", "column 5"]
 
 
 def test_names_of_several_index_columns_are_read(tmp_path: Path):
@@ -216,12 +216,12 @@ def test_a_header_below_other_lines_with_a_cell_too_many_is_refused_with_the_lin
 ):
     """As LabVIEW writes it: two blocks about the data, a blank line, and a column of remarks that is never filled."""
     above = ["LabVIEW Measurement,", "Date,2019/05/07", "***End_of_Header***,", ",", "Samples,9,9,", "X0,0.0,0.0,"]
-    first, *rest = clips(LABELS).to_csv(index=False).splitlines()
+    first, *rows = clips(LABELS).to_csv(index=False).splitlines()
     path = tmp_path / "it's mine.lvm"
-    path.write_text("\n".join([*above, f"{first},Comment", *rest, ""]).replace(",", sep))
-    said = refusal(path)
-    assert "has its header in line 7, with 6 cells, and the rows below have 5" in said
-    subprocess.run(["sh", "-c", re.findall(r"; (tail .* new\.csv)", said)[0]], cwd=tmp_path, check=True)
+    path.write_text("\n".join([*above, f"{first},Comment", *rows, ""]).replace(",", sep))
+    message = refusal(path)
+    assert "has its header in line 7, with 6 cells, and the rows below have 5" in message
+    subprocess.run(["sh", "-c", re.findall(r"; (tail .* new\.csv)", message)[0]], cwd=tmp_path, check=True)
     plain = planned(saved(clips(LABELS), tmp_path / "plain.csv"))
     assert planned(tmp_path / "new.csv").summary["sha256"] == plain.summary["sha256"]
 

@@ -31,7 +31,7 @@ def sales(num: int, seed: int = 0) -> np.ndarray:
         (pd.period_range("1949-01", periods=120, freq="M").astype(str), "month"),
         (pd.date_range("1949-01-31", periods=120, freq="ME").strftime("%Y-%m-%d"), "month"),
         (pd.date_range("1949-01-01", periods=120, freq="MS", tz="Europe/Berlin").astype(str), "month"),
-        ([f"{each.year} Q{each.quarter}" for each in pd.period_range("1970Q1", periods=120, freq="Q")], "quarter"),
+        ([f"{date.year} Q{date.quarter}" for date in pd.period_range("1970Q1", periods=120, freq="Q")], "quarter"),
         (list(range(1821, 1941)), "year"),
         (pd.bdate_range("2020-01-01", periods=120).strftime("%Y-%m-%d"), "business-day"),
         (pd.date_range("2024-01-01", periods=120, freq="D", tz="Europe/Berlin").astype(str), "day"),
@@ -146,12 +146,12 @@ def test_a_column_in_stretches_and_numbers_with_a_unit_are_in_the_question_what_
 
 def test_chance_is_rarely_taken_for_a_season():
     """Random walks and noise of 40 to 700 points; at most a few of 200."""
-    draw, found = np.random.default_rng(0), 0
+    draw, count = np.random.default_rng(0), 0
     for number in range(200):
         changes = draw.normal(size=(40, 120, 300, 700)[number % 4])
         levels = changes.cumsum() if number % 2 else changes
-        found += find_season(levels, parse_interval(("month", "1h", "1d", "business-day")[number % 4]))[0] is not None
-    assert found < 20
+        count += find_season(levels, parse_interval(("month", "1h", "1d", "business-day")[number % 4]))[0] is not None
+    assert count < 20
 
 
 def test_an_index_without_a_name_is_the_time(tmp_path: Path):
@@ -187,5 +187,5 @@ def test_a_curve_without_noise_has_no_season(kind: str):
     for values in (levels[kind], np.log(levels[kind])):
         assert find_season(values, parse_interval("day"))[0] is None
     weekly = levels[kind] * (1 + 0.1 * np.sin(2 * np.pi * step / 7))
-    found, _ = find_season(np.log(weekly), parse_interval("day"))
-    assert found and found.steps == 7
+    season, _ = find_season(np.log(weekly), parse_interval("day"))
+    assert season and season.steps == 7

@@ -63,8 +63,8 @@ def test_options_override_what_is_inferred(tmp_path: Path):
     params = plan.workload.preprocess
     assert (params.window.length, params.window.stride, params.groups) == (20, 5, "none")
     assert chosen(plan)["window"] == "20 steps every 5" and params.columns.features == ("x",)
-    one = saved(recording(DAY), tmp_path / "one.csv")
-    assert planned(one, "--time", "row", "--target", "x").workload.task == "forecast"
+    single_path = saved(recording(DAY), tmp_path / "one.csv")
+    assert planned(single_path, "--time", "row", "--target", "x").workload.task == "forecast"
 
 
 def clips_of_people() -> pd.DataFrame:
@@ -109,14 +109,14 @@ def test_a_label_that_stays_the_same_for_some_rows_is_never_called_an_event(tmp_
     table = people(5, ["go", "stop"] * 8, lengths=(10, 13)).drop(columns="row")
     table = table.rename(columns={"subject": ids, "activity": label})
     path = saved(table, tmp_path / "t.csv")
-    said = refusal(path, "--label", label, "--sequence", ids)
-    assert "stays the same for 11 rows" in said and "none" not in said
-    options = shlex.split(re.search(r"--sequence .* --window \d+", said)[0])
+    message = refusal(path, "--label", label, "--sequence", ids)
+    assert "stays the same for 11 rows" in message and "none" not in message
+    options = shlex.split(re.search(r"--sequence .* --window \d+", message)[0])
     plan = planned(path, *options)
     assert plan.workload.task == "classify" and plan.summary["num_sequences"] >= 80
     single = table.assign(**{label: np.where(np.arange(len(table)) % 9 == 4, "hit", "rest")})
-    said = refusal(saved(single, path), "--label", label, "--sequence", ids)
-    assert f"table['{label}'].replace('rest', 'none')" in said and "--window" not in said
+    message = refusal(saved(single, path), "--label", label, "--sequence", ids)
+    assert f"table['{label}'].replace('rest', 'none')" in message and "--window" not in message
     saved(single.assign(**{label: single[label].replace("rest", "none")}), path)
     assert planned(path, "--label", label, "--sequence", ids).workload.task == "detect"
 
@@ -136,11 +136,11 @@ def test_the_window_that_a_refusal_advises_is_accepted(tmp_path: Path, words: li
     table = people(6, ["a"], lengths=(40, 60)).drop(columns=["row", "activity"])
     table["phase"] = np.take(words, np.arange(len(table)) // rows % 2)
     table.loc[np.arange(len(table)) % 60 == 0, "phase"] = words[0]
-    said = refusal(path := saved(table, tmp_path / "t.csv"), "--label", "phase", "--sequence", "subject")
-    options = re.findall(r"--sequence .* --window \d+", said)
+    message = refusal(path := saved(table, tmp_path / "t.csv"), "--label", "phase", "--sequence", "subject")
+    options = re.findall(r"--sequence .* --window \d+", message)
     assert len(options) == (rows == 12)
-    for each in options:
-        assert planned(path, *shlex.split(each)).workload.task == "classify"
+    for option in options:
+        assert planned(path, *shlex.split(option)).workload.task == "classify"
 
 
 def test_two_columns_of_text_that_stay_the_same_for_many_rows_are_a_question(tmp_path: Path):

@@ -146,8 +146,8 @@ def test_labels_that_differ_only_in_case_or_white_space_are_named(tmp_path: Path
     plan = planned(saved(table_with(label=lambda number: names[number % 4]), tmp_path / "t.csv"))
     assert "differ only in case or white space: 'Walk' and 'walk'; 'stand up' and 'standup'" in remarks(plan)
     rare = table_with(label=lambda number: np.where(number == 3, "A", np.array(LABELS)[number]))
-    assert "class 'A' has 1 sequences" in (said := refusal(saved(rare, tmp_path / "t.csv")))
-    assert "(it differs from 'a' only in case or white space)" in said
+    assert "class 'A' has 1 sequences" in (message := refusal(saved(rare, tmp_path / "t.csv")))
+    assert "(it differs from 'a' only in case or white space)" in message
 
 
 @pytest.mark.parametrize("label", ["is_fall", "sport", "event"])
@@ -169,11 +169,11 @@ def test_a_mark_in_some_rows_is_an_event_after_the_advised_code(tmp_path: Path, 
     table = table_with().drop(columns="label")
     table["mark"] = np.array(cells)[(np.arange(len(table)) % 5 == 3).astype(int)]
     path = saved(table, tmp_path / f"t.{ending}")
-    said = refusal(path)
+    message = refusal(path)
     if cells[1] == 1 and cells[0] is not False:
-        assert "if 'mark' is 0 where nothing happens, give --label mark, after" in said
-    code, _, rest = said.partition("table['mark'] = ")[2].partition(" (before it: import pandas; ")
-    read, write = rest.removesuffix(")").split("; after it: ")
+        assert "if 'mark' is 0 where nothing happens, give --label mark, after" in message
+    code, _, commands = message.partition("table['mark'] = ")[2].partition(" (before it: import pandas; ")
+    read, write = commands.removesuffix(")").split("; after it: ")
     exec(f"import pandas; {read}; table['mark'] = {code}; {write.replace('new.csv', str(tmp_path / 'new.csv'))}")  # noqa: S102
     plan = planned(tmp_path / "new.csv", "--label", "mark")
     assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", str(cells[1])]
@@ -191,22 +191,22 @@ def test_codes_of_classes_called_id_are_the_label_or_asked_about(tmp_path: Path)
     table = table_with(activity_id=lambda number: number % 3).drop(columns="label")
     assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "activity_id"
     table = table.assign(side=table["clip"].map(lambda clip: "lr"[int(clip[1:]) % 2]))
-    said = refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")))
-    assert "--label activity_id (classify" in said and "--label side (classify" in said
+    message = refusals.question(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "--label activity_id (classify" in message and "--label side (classify" in message
 
 
 def test_an_error_about_classes_names_the_column_that_was_inferred(tmp_path: Path):
     table = clips([*"a" * 20, "b", "b"])
-    said = refusal(saved(table, tmp_path / "t.csv"))
-    assert "the label is 'label' (by its name), and --label names another" in said
+    message = refusal(saved(table, tmp_path / "t.csv"))
+    assert "the label is 'label' (by its name), and --label names another" in message
     assert "and --label names another" not in refusal(tmp_path / "t.csv", "--label", "label")
 
 
 def test_a_column_with_another_value_in_each_row_is_no_label(tmp_path: Path):
     table = clips(["a", "b", "c"] * 8).drop(columns="label")
     table["row_id"] = table["clip"] + "_" + table["frame"].astype(str)
-    said = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
-    assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in said
+    message = refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")))
+    assert "table = table.merge(pandas.read_csv('labels.csv', dtype=str), on='clip')" in message
 
 
 @pytest.mark.parametrize("options", [["--label", "left"], ["--label", "left", "--task", "regress"]])
@@ -230,9 +230,9 @@ def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_w
         table = table.drop(columns="clip").assign(frame=range(len(table)))
     options = [*options, "--window", "20"] if kind == "recording" and "--task" not in options else options
     without = "frame" if "rows" in kind else []
-    said = refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options)
-    path, flags = rewritten(said, tmp_path)
-    assert "--layout" not in said
+    message = refusal(saved(table.drop(columns=without), tmp_path / "t.csv"), *options)
+    path, flags = rewritten(message, tmp_path)
+    assert "--layout" not in message
     plan, windows = planned(path, *flags), pd.read_csv(path).rename(columns={"step": "frame"}).groupby("window")
     num_rows = plan.summary["max_steps"]
     assert num_rows == (4 if kind == "short" else 30) and plan.workload.task == "regress"

@@ -70,9 +70,9 @@ def test_the_documented_commands_make_a_tracked_result(trained: Path, tmp_path: 
 
 def test_the_block_in_the_readme_is_valid():
     text = (ROOT / "workloads/README.md").read_text(encoding="utf-8")
-    shown = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
-    assert shown
-    parse_workload("mine", params_block.from_yaml(shown[0])["mine"])
+    match = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
+    assert match
+    parse_workload("mine", params_block.from_yaml(match[0])["mine"])
 
 
 def test_a_table_of_events_becomes_detect(tmp_path: Path):
@@ -91,11 +91,11 @@ def test_events_of_several_rows_are_refused_with_the_code_that_keeps_their_first
     table.loc[table.frame.between(7, 11), "label"] = "hit"
     table.loc[table.frame.between(19, 20), "label"] = "bounce"
     path = saved(table, tmp_path / "t.csv")
-    said = refusal(path)
+    text = refusal(path)
     assert (
-        "an event is one row; keep the first of each: table['label'] = " in said and "or give --task detect if" in said
+        "an event is one row; keep the first of each: table['label'] = " in text and "or give --task detect if" in text
     )
-    exec(re.search(r"(table\['label'\] = .*?);", said)[1], {"table": table})  # noqa: S102
+    exec(re.search(r"(table\['label'\] = .*?);", text)[1], {"table": table})  # noqa: S102
     assert table[table.label.notna()].groupby("label").frame.unique().to_dict() == {"bounce": 19, "hit": 7}
     assert planned(saved(table, path)).workload.task == "detect"
     path = saved(table.assign(label=table.label.ffill(limit=1)), tmp_path / "u.csv")
@@ -175,15 +175,15 @@ def test_options_override_what_is_inferred(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (lambda t: t.drop(columns="frame"), "", ["no column that orders the rows", "--step", "cumcount()"]),
-        (lambda t: t.drop(columns=["f0", "f1"]), "", ["no numeric column besides", "in digits"]),
-        (lambda t: t.drop(columns="label"), "", ["no column that could be their label", "--label"]),
-        (lambda t: t.assign(label="a"), "", ["'label' holds one value only"]),
-        (lambda t: t, "--label lable", ["no column 'lable'", "did you mean 'label'"]),
-        (lambda t: t, "--label label --target f0", ["--label, --target do not go together"]),
-        (lambda t: t, "--model seq2seq", ["'seq2seq'", "do not go together"]),
-        (lambda t: t, "--epochs 0", ["epochs is 0", "at least 1"]),
-        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, mask, refuse"]),
+        (lambda rows: rows.drop(columns="frame"), "", ["no column that orders the rows", "--step", "cumcount()"]),
+        (lambda rows: rows.drop(columns=["f0", "f1"]), "", ["no numeric column besides", "in digits"]),
+        (lambda rows: rows.drop(columns="label"), "", ["no column that could be their label", "--label"]),
+        (lambda rows: rows.assign(label="a"), "", ["'label' holds one value only"]),
+        (lambda rows: rows, "--label lable", ["no column 'lable'", "did you mean 'label'"]),
+        (lambda rows: rows, "--label label --target f0", ["--label, --target do not go together"]),
+        (lambda rows: rows, "--model seq2seq", ["'seq2seq'", "do not go together"]),
+        (lambda rows: rows, "--epochs 0", ["epochs is 0", "at least 1"]),
+        (lambda rows: rows, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, mask, refuse"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, words: list[str]):
@@ -216,7 +216,7 @@ def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
         (clips(["a", "b", "c"] * 8).assign(f0=1.0, f1=2.0), ["no feature that changes", "f0 (never changes)"]),
         (series(value=[1.0] * 299 + [1e39]), ["line 301", "'value'", "4e+18", "1e+39"]),
         (
-            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}/03/2024")),
+            clips(["a", "b"] * 8).assign(frame=lambda rows: rows.frame.map(lambda day: f"{day + 1:02}/03/2024")),
             [
                 "'frame' holds dates like '01/03/2024'",
                 "--dayfirst yes",
@@ -310,8 +310,8 @@ def test_every_documented_command_is_valid():
         first, *options = re.findall(r"`([^`]*)`", cell)
         words = shlex.split(first)
         assert words[:2] == ["tandem", "new"]
-        for more in ["", *options]:
-            parsed(*words[2:], *shlex.split(more))
+        for option in ["", *options]:
+            parsed(*words[2:], *shlex.split(option))
 
 
 def test_an_unknown_model_gets_one_sentence(tmp_path: Path):
@@ -323,9 +323,9 @@ def test_several_commands_at_once_lose_no_block(tmp_path: Path):
     project = make_project(tmp_path / "project")
     saved(clips(LABELS), project / "t.csv")
     names = ["first", "second", "third", "first"]
-    done = at_once(lambda name: tandem(project, "new", name, "t.csv", "--epochs", "1", check=False), names)
-    assert sorted(each.returncode for each in done) == [0, 0, 0, 2], done
-    assert "first" in next(each.stdout for each in done if each.returncode)
+    results = at_once(lambda name: tandem(project, "new", name, "t.csv", "--epochs", "1", check=False), names)
+    assert sorted(result.returncode for result in results) == [0, 0, 0, 2], results
+    assert "first" in next(result.stdout for result in results if result.returncode)
     params = (project / "params.yaml").read_text()
     assert all(f"\n{name}:\n" in params and (project / f"workloads/{name}/data/t.csv").is_file() for name in names)
 
@@ -334,5 +334,5 @@ def test_ctrl_c_while_packages_are_imported_is_one_sentence(tmp_path: Path):
     project = make_project(tmp_path / "project")
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
     command = (sys.executable, "-m", "tandem.cli", "new", "x", "t.csv")
-    done = run(project, *command, check=False, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (130, "error: interrupted\n")
+    result = run(project, *command, check=False, PYTHONPATH=str(tmp_path))
+    assert (result.returncode, result.stdout) == (130, "error: interrupted\n")

@@ -43,8 +43,8 @@ RULE = {  # with a comma; each is tried with a point too
 
 def numbers_of(path: Path, *options: str) -> dict[str, list[float]]:
     """The numeric columns as the table that preprocess reads has them."""
-    given = {key: value for key, value in vars(parsed("mine", str(path), *options)).items() if value is not None}
-    table = text_tables.with_notation(text_format.find_format(path, given), given)
+    arguments = {key: value for key, value in vars(parsed("mine", str(path), *options)).items() if value is not None}
+    table = text_tables.with_notation(text_format.find_format(path, arguments), arguments)
     if not table.is_ready:
         text_tables.rewrite(table, path := path.with_name("again.csv.gz"))
     frame = pd.read_csv(path, na_values=["-"])
@@ -103,10 +103,10 @@ def test_one_certain_column_decides_for_the_table(tmp_path: Path, beside: list[s
 
 def test_a_table_that_contradicts_itself_is_a_question_or_refused(tmp_path: Path):
     """Columns that are certain keep their own reading; what they would decide for others stays open."""
-    both = {"part": ["0,5", "0,25"], "whole": ["1,014,145", "983,982"]}
-    path = text_table(tmp_path / "a.csv", ";", **both)
+    columns = {"part": ["0,5", "0,25"], "whole": ["1,014,145", "983,982"]}
+    path = text_table(tmp_path / "a.csv", ";", **columns)
     assert numbers_of(path) == {"part": [0.5, 0.25], "whole": [1014145, 983982]}
-    path = text_table(tmp_path / "b.csv", ";", **both, x=OPEN)
+    path = text_table(tmp_path / "b.csv", ";", **columns, x=OPEN)
     assert "column 'x' holds '1,014'" in question(path)
     assert numbers_of(path, "--decimal", ",") == {"part": [0.5, 0.25], "whole": [1014145, 983982], "x": [1.014, 1.02]}
     path = text_table(tmp_path / "c.csv", ";", part=["0,5", "0,25"], near=["983", "1,014"])
@@ -118,8 +118,8 @@ def test_a_table_that_contradicts_itself_is_a_question_or_refused(tmp_path: Path
 
 def test_an_option_answers_the_question(tmp_path: Path):
     path = text_table(tmp_path / "t.csv", ";", n=["1", "2"], x=OPEN)
-    asked = question(path)
-    assert "--thousands , reads it as 1014, --decimal , as 1.014" in asked and "\n" not in asked
+    message = question(path)
+    assert "--thousands , reads it as 1014, --decimal , as 1.014" in message and "\n" not in message
     readings = {"decimal ,": 1.014, "thousands ,": 1014, "decimal .": 1014, "thousands .": 1.014}
     for option, expected in readings.items():
         assert numbers_of(path, *f"--{option}".split())["x"][0] == expected
@@ -192,16 +192,16 @@ def test_an_error_names_the_line_of_the_users_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("column", "cell"),
     [
-        (lambda n: [f"{each % 17 / 10}%" for each in n], "'0.0%'"),
-        (lambda n: [f"{each % 17 + 1}.{each % 900 + 100},{each % 89 + 10}" for each in n], "'1.100,10'"),
-        (lambda n: [f"{each % 17 + 1},{each % 900 + 100}.5" for each in n], "'1,100.5'"),
-        (lambda n: [f"{each % 17},5 kg" for each in n], "'0,5 kg'"),
+        (lambda rows: [f"{row % 17 / 10}%" for row in rows], "'0.0%'"),
+        (lambda rows: [f"{row % 17 + 1}.{row % 900 + 100},{row % 89 + 10}" for row in rows], "'1.100,10'"),
+        (lambda rows: [f"{row % 17 + 1},{row % 900 + 100}.5" for row in rows], "'1,100.5'"),
+        (lambda rows: [f"{row % 17},5 kg" for row in rows], "'0,5 kg'"),
     ],
 )
 def test_a_feature_in_an_unusual_notation_is_shown_with_its_conversion(tmp_path: Path, column: Any, cell: str):
     """In Parquet, and for units, where the cells stay text."""
     table = clips(LABELS).assign(load=column(range(len(clips(LABELS)))))
-    features = next(why for key, _, why in planned(saved(table, tmp_path / "t.parquet")).choices if key == "features")
+    features = next(note for key, _, note in planned(saved(table, tmp_path / "t.parquet")).choices if key == "features")
     assert cell in features and ("read from text: table.to_csv('new.csv'" in features) == ("kg" not in cell)
     if "kg" in cell:
         [code] = re.findall(r"without it: table\['load'\] = (table.*?removesuffix\(' kg'\))", features)
@@ -227,10 +227,10 @@ def test_a_feature_in_an_unusual_notation_is_shown_with_its_conversion(tmp_path:
 )
 def test_marks_around_numbers_are_read(tmp_path: Path, cells: list[str], expected: list[float] | None):
     path = text_table(tmp_path / "t.csv", ";", n=["0", "1", "2"], x=cells)
-    found = numbers_of(path).get("x")
-    assert (found is None) == (expected is None)
+    numbers = numbers_of(path).get("x")
+    assert (numbers is None) == (expected is None)
     if expected:
-        np.testing.assert_allclose(found, expected)
+        np.testing.assert_allclose(numbers, expected)
 
 
 @pytest.mark.parametrize("lowest", [1013.2, 1500.1])

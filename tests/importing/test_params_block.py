@@ -79,8 +79,8 @@ def test_inserting_the_block_changes_nothing_else(tmp_path: Path, layout: str):
     inserted = block.replace("\n", newline)
     entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
     assert after.count(inserted) == after.count(entry) == 1
-    rest = after.replace(inserted, "").replace(entry, "")
-    assert rest.replace(newline, "") == before.replace(newline, "")  # only empty lines were added
+    remainder = after.replace(inserted, "").replace(entry, "")
+    assert remainder.replace(newline, "") == before.replace(newline, "")  # only empty lines were added
 
     raw = params_block.from_yaml(after)
     assert raw["workloads"] == [*params_block.from_yaml(before)["workloads"], "mine"]
@@ -131,13 +131,13 @@ def test_a_workload_whose_block_is_gone_is_made_again_by_the_command_in_the_mess
 ):
     new = ["new", "gesture", str(saved(clips(["a", "b"] * 6), tmp_path / "t.csv"))]
     assert cli.main(new) == 0
-    made = everything(project)
+    contents = everything(project)
     (project / "params.yaml").write_text(TINY)
     assert cli.main(new) == 2
     monkeypatch.chdir(project)
     subprocess.run(shlex.split(capsys.readouterr().err.split("`")[1]), check=True)
     assert cli.main(new) == 0
-    assert made.items() <= everything(project).items()
+    assert contents.items() <= everything(project).items()
 
 
 @pytest.mark.parametrize("failing", ["copyfile", "replacing"])

@@ -161,8 +161,8 @@ def with_units() -> pd.DataFrame:
     """The series, and another quantity at some times between its own."""
     table = series(unit="bpm", version=10.3)
     times = (HOURS[:200] + pd.Timedelta("10min")).dt.strftime("%Y-%m-%d %H:%M:%SZ")
-    others = pd.DataFrame({"time": times, "value": range(0, 400, 2), "unit": "count", "version": 10.3})
-    return pd.concat([table, others]).sort_values("time", ignore_index=True)
+    counts = pd.DataFrame({"time": times, "value": range(0, 400, 2), "unit": "count", "version": 10.3})
+    return pd.concat([table, counts]).sort_values("time", ignore_index=True)
 
 
 def by_row(columns: str, rows: str, times: pd.Series, name: str) -> pd.DataFrame:
@@ -185,9 +185,9 @@ def landmarks() -> pd.DataFrame:
     table = clips(LETTERS, num_features=8)
     parts = []
     for place, (part, number) in enumerate((part, number) for part in ("hand", "pose") for number in range(2)):
-        each = table[["clip", "frame", "label"]].assign(type=part, landmark_index=number)
-        each["row_id"] = each["frame"].astype(str) + f"-{part}-{number}"
-        parts.append(each.assign(x=table[f"f{place}"], y=table[f"f{place + 4}"]))
+        landmark = table[["clip", "frame", "label"]].assign(type=part, landmark_index=number)
+        landmark["row_id"] = landmark["frame"].astype(str) + f"-{part}-{number}"
+        parts.append(landmark.assign(x=table[f"f{place}"], y=table[f"f{place + 4}"]))
     return pd.concat(parts).sort_values(["clip", "frame"], kind="stable", ignore_index=True)
 
 
@@ -259,9 +259,9 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "it is mine.csv"
     path.write_text("# of a station\n" * (sep == ";") + table.to_csv(index=False, sep=sep))
-    said = refusals.sentence(lambda: planned(path))
-    before, _, rest = said.partition(" (before it: import pandas; ")
-    read, write = rest.removesuffix(")").split("; after it: ")
+    message = refusals.sentence(lambda: planned(path))
+    before, _, commands = message.partition(" (before it: import pandas; ")
+    read, write = commands.removesuffix(")").split("; after it: ")
     end = r"(?:, with | if |, without |, a second|; (?!table)|$)"
     code = re.findall(rf"(?<!; )(table(?:\[.*?\])? = .*?){end}", before)[-1]
     if "with dayfirst=True if" in before and "/" in str(table.iloc[0, 0]):
@@ -276,8 +276,8 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
 def test_the_code_of_a_refusal_reads_cells_between_several_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (path := tmp_path / "t.txt").write_text(timed(**PARTS).round(3).to_string(index=False))
-    said = refusals.sentence(lambda: planned(path))
-    plan, plain = map(planned, (rewritten(said, tmp_path)[0], saved(series().round(3), tmp_path / "plain.csv")))
+    message = refusals.sentence(lambda: planned(path))
+    plan, plain = map(planned, (rewritten(message, tmp_path)[0], saved(series().round(3), tmp_path / "plain.csv")))
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
 
@@ -299,8 +299,8 @@ def test_a_table_of_labels_beside_the_only_table_is_joined_by_the_code_of_the_re
     folder.mkdir()
     saved(table.drop(columns="state"), folder / "train.csv")
     saved(table[["clip", "state"]].drop_duplicates(), folder / "scores.csv")
-    said = refusals.sentence(lambda: planned(folder))
-    command = re.search("join them: (python -c '.*?') writes new.csv", said)[1]
+    message = refusals.sentence(lambda: planned(folder))
+    command = re.search("join them: (python -c '.*?') writes new.csv", message)[1]
     subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
     plan, plain = planned(tmp_path / "new.csv"), planned(saved(table, tmp_path / "plain.csv"))
     assert plan.summary["sha256"] == plain.summary["sha256"]

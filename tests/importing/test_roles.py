@@ -45,8 +45,8 @@ def test_a_split_column_counts_however_it_is_spelled(tmp_path: Path, name: str, 
 def test_a_split_column_in_the_usual_spelling_needs_no_remark(tmp_path: Path):
     table = table_with(split=lambda number: np.array(["train", "val", "test"])[number // 3 % 3])
     assert remarks(planned(saved(table, tmp_path / "t.csv"))) == ""
-    wrong = table.rename(columns={"split": "Split"}).replace({"Split": {"val": "fold 3"}})
-    assert "column 'Split' must be train, val or test, found fold 3" in refusal(saved(wrong, tmp_path / "t.csv"))
+    renamed = table.rename(columns={"split": "Split"}).replace({"Split": {"val": "fold 3"}})
+    assert "column 'Split' must be train, val or test, found fold 3" in refusal(saved(renamed, tmp_path / "t.csv"))
 
 
 APART = lambda number: np.array(["train", "val", "test"])[number % 8 // 3]  # noqa: E731 of eight people
@@ -157,7 +157,7 @@ def test_a_column_that_an_option_names_has_no_other_role(tmp_path: Path):
     path = saved(table, tmp_path / "t.csv")
     assert planned(path).workload.preprocess.columns.sequence == "clip"
     for name in ("clip", "frame"):
-        assert "must be different" not in (said := refusal(path, "--label", name)) and f"({name!r})" not in said
+        assert "must be different" not in (message := refusal(path, "--label", name)) and f"({name!r})" not in message
     features = table["frame"] + 0.1
     plan = planned(saved(table.assign(time=features), tmp_path / "t.csv"), "--features", "frame,f0")
     assert plan.workload.preprocess.columns.step == "time"

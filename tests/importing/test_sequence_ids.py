@@ -38,9 +38,9 @@ def test_ids_that_restart_are_a_question(tmp_path: Path, order: str, owner: str)
     table = trials(order, owner)
     path = saved(table, tmp_path / "t.csv")
     words = f"'trial' may count the sequences of each '{owner}'", "(before it: import pandas; table = pandas.read_csv("
-    said = refusals.question(lambda: planned(path), *words)
+    message = refusals.question(lambda: planned(path), *words)
     assert planned(path, "--sequence", "trial").summary["num_sequences"] == 12
-    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*) \(before it", said)
+    [(joined, code)] = re.findall(r"table\['(\w+)'\] = (table.*) \(before it", message)
     table[joined] = eval(code, {"table": table})  # noqa: S307
     assert planned(saved(table, path)).summary["num_sequences"] == 48
 
@@ -69,10 +69,10 @@ def test_a_number_of_the_calendar_is_no_sequence(tmp_path: Path):
 
 def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
     half = {"player": lambda number: pd.Series(number).groupby(number).cumcount() % 2}  # take turns
-    one = {"person": lambda number: np.where(np.arange(len(number)) == 1, 9, number // 3)}  # a mistake
+    mistake = {"person": lambda number: np.where(np.arange(len(number)) == 1, 9, number // 3)}  # a mistake
     days = {"day": lambda number: pd.Series(number).groupby(number).cumcount() // 3}
     phases = {"phase_id": days["day"]}
-    for columns in (half, one, days, phases):
+    for columns in (half, mistake, days, phases):
         table = table_with(**columns)
         table = table.sample(frac=1, random_state=0) if columns is phases else table
         plan = planned(saved(table, tmp_path / "t.csv"))
@@ -82,8 +82,8 @@ def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
 @pytest.mark.parametrize(
     "ids",
     [
-        lambda number: [str(10**19 + each) for each in number.tolist()],
-        lambda number: [f"{'0' * (each % 2)}{each // 2 + 1}" for each in number.tolist()],  # 1, 01, 2, 02
+        lambda number: [str(10**19 + value) for value in number.tolist()],
+        lambda number: [f"{'0' * (value % 2)}{value // 2 + 1}" for value in number.tolist()],  # 1, 01, 2, 02
     ],
 )
 def test_ids_are_text(tmp_path: Path, ids: Any):
@@ -93,8 +93,8 @@ def test_ids_are_text(tmp_path: Path, ids: Any):
     for number in range(24):
         folder = tmp_path / "files" / f"{LABELS[number]}"
         folder.mkdir(parents=True, exist_ok=True)
-        one = clips(["a"], seed=number).assign(person=ids(np.array([number // 2]))[0])
-        one[["f0", "f1", "person"]].to_csv(folder / f"{number}.csv", index=False)
+        table = clips(["a"], seed=number).assign(person=ids(np.array([number // 2]))[0])
+        table[["f0", "f1", "person"]].to_csv(folder / f"{number}.csv", index=False)
     plan = planned(tmp_path / "files")
     assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 12
 

@@ -33,8 +33,8 @@ def test_a_repeated_step_is_named_with_its_lines(tmp_path: Path, background: str
         table["kind"] = np.where(table["frame"] == 2, "hit", background)
     table.loc[6, "frame"] = table.loc[5, "frame"]
     for options in ([], ["--sequence", "clip", "--step", "frame"]):
-        said = refusal(saved(table, tmp_path / "t.csv"), *options)
-        assert f"'frame' repeats in clip {table['clip'][6]}, lines 7 and 8;" in said and "replace(" not in said
+        message = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip {table['clip'][6]}, lines 7 and 8;" in message and "replace(" not in message
 
 
 @ENDINGS
@@ -42,13 +42,13 @@ def test_equal_repeated_rows_are_left_out_and_named(tmp_path: Path, ending: str)
     """As a logger that was copied twice; also with an empty cell, and in recordings."""
     for table in (clips(LABELS), with_cells("f0", ""), people(6, ["sit", "walk", "run"]).drop(columns="time")):
         plan = planned(saved(table, tmp_path / f"t.{ending}"))
-        twice = pd.concat([table, table.iloc[[5, 6, 40]]])
-        again = planned(saved(twice, tmp_path / f"t.{ending}"))
-        assert (again.workload, again.summary["sha256"]) == (plan.workload, plan.summary["sha256"])
+        repeated = pd.concat([table, table.iloc[[5, 6, 40]]])
+        second_plan = planned(saved(repeated, tmp_path / f"t.{ending}"))
+        assert (second_plan.workload, second_plan.summary["sha256"]) == (plan.workload, plan.summary["sha256"])
         places = f"lines 7 and {len(table) + 2}" if ending == "csv" else f"rows 6 and {len(table) + 1}"
-        assert f"3 rows that repeat others are left out: {places} are equal" in remarks(again)
-    twice = pd.concat([table := clips(LABELS), table.iloc[[5]].assign(f1=0)])
-    assert f"'frame' repeats in clip {table['clip'][5]}" in refusal(saved(twice, tmp_path / f"t.{ending}"))
+        assert f"3 rows that repeat others are left out: {places} are equal" in remarks(second_plan)
+    repeated = pd.concat([table := clips(LABELS), table.iloc[[5]].assign(f1=0)])
+    assert f"'frame' repeats in clip {table['clip'][5]}" in refusal(saved(repeated, tmp_path / f"t.{ending}"))
 
 
 def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Path):
@@ -57,9 +57,9 @@ def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Pat
     table["clip"] = pd.factorize(table["clip"])[0] % 12
     first, second = table.index[(table["clip"] == 0) & (table["frame"] == 0)]
     for options in ([], ["--sequence", "clip", "--step", "frame"]):
-        said = refusal(saved(table, tmp_path / "t.csv"), *options)
-        assert f"'frame' repeats in clip 0, lines {first + 2} and {second + 2} (" in said
-        assert "replace(" not in said and "cumcount" not in said
+        message = refusal(saved(table, tmp_path / "t.csv"), *options)
+        assert f"'frame' repeats in clip 0, lines {first + 2} and {second + 2} (" in message
+        assert "replace(" not in message and "cumcount" not in message
 
 
 @pytest.mark.parametrize("options", [["--step", "time"], []])
@@ -70,8 +70,8 @@ def test_times_that_repeat_are_refused_with_the_code_that_numbers_the_rows(tmp_p
     table = table.drop(columns="frame").assign(time=days.dt.strftime("%Y-%m-%d"))
     path, flags = rewritten(refusal(saved(table, tmp_path / "t.csv"), *options), tmp_path)
     assert planned(path, *flags).workload.preprocess.columns.step == "row" and flags == ["--step", "row"]
-    found = pd.read_csv(path)
-    assert found["time"].is_monotonic_increasing and not found.duplicated(["clip", "row"]).any()
+    written = pd.read_csv(path)
+    assert written["time"].is_monotonic_increasing and not written.duplicated(["clip", "row"]).any()
 
 
 def log_of_records(unit: str, num: int = 30) -> pd.DataFrame:
@@ -104,8 +104,8 @@ def test_a_log_of_records_is_sequences_whatever_its_columns_are_called(tmp_path:
     shuffled = planned(saved(table.sample(frac=1, random_state=0), tmp_path / "t.csv"))
     assert shuffled.summary["sha256"] == plan.summary["sha256"]
     named = table.rename(columns={"record": "n", "timestamp_ms": "clock", "gesture": "what"})
-    found = chosen(planned(saved(named, tmp_path / "t.csv")))
-    assert (found["task"], found["sequence"], found["label"]) == ("classify", "n", "what")
+    choices = chosen(planned(saved(named, tmp_path / "t.csv")))
+    assert (choices["task"], choices["sequence"], choices["label"]) == ("classify", "n", "what")
 
 
 def test_words_that_come_again_make_no_sequences_of_a_series(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_words_that_come_again_make_no_sequences_of_a_series(tmp_path: Path):
 def test_a_label_in_a_series_is_no_feature(tmp_path: Path):
     plan = planned(path := saved(series(label=[int(hour == 99) for hour in range(300)]), tmp_path / "t.csv"))
     assert plan.workload.preprocess.columns.features == ()
-    features = next(why for key, _, why in plan.choices if key == "features")
+    features = next(reason for key, _, reason in plan.choices if key == "features")
     assert "label (a label, by its name); --features includes them" in features
     assert planned(path, "--features", "label").workload.preprocess.columns.features == ("label",)
 
@@ -135,17 +135,17 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     plan = planned(path, *windows)
     total = sum(plan.summary[name]["train"] for name in ("num_per_split", "num_windows_skipped_per_split"))
     assert plan.workload.preprocess.missing == "interpolate"
-    why = next(why for key, _, why in plan.choices if key == "missing")
-    assert "1 of 300 points" in why and "1 rows have the time of a later one" in why
+    reason = next(reason for key, _, reason in plan.choices if key == "missing")
+    assert "1 of 300 points" in reason and "1 rows have the time of a later one" in reason
     skipping = planned(path, *windows, "--missing", "skip")
     params = skipping.workload.preprocess
-    found = source_module("series").prepare(params, tmp_path, "window")
-    skipped = found.summary["num_windows_skipped_per_split"]
-    lost = skipped["train"]
-    assert skipped == {"train": lost, "val": 0, "test": 0} and lost > total / 4
-    assert found.summary["num_per_split"]["train"] == total - lost
-    assert f"they touch one: {lost} (train {lost}, val 0, test 0)" in found.message
+    data = source_module("series").prepare(params, tmp_path, "window")
+    skipped = data.summary["num_windows_skipped_per_split"]
+    num_lost = skipped["train"]
+    assert skipped == {"train": num_lost, "val": 0, "test": 0} and num_lost > total / 4
+    assert data.summary["num_per_split"]["train"] == total - num_lost
+    assert f"they touch one: {num_lost} (train {num_lost}, val 0, test 0)" in data.message
     assert (
-        f"\nwarning: train loses {lost} of {total} windows to missing points; `missing: interpolate` keeps"
-        in found.message
+        f"\nwarning: train loses {num_lost} of {total} windows to missing points; `missing: interpolate` keeps"
+        in data.message
     )

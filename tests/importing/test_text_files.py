@@ -87,10 +87,10 @@ def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     text = clips(LABELS).to_csv(index=False)
     (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").encode())
     (tmp_path / "u.csv").write_text(text)
-    found, expected = planned(tmp_path / "t.csv"), planned(tmp_path / "u.csv")
-    assert found.summary["sha256"] == expected.summary["sha256"]
+    plan, expected = planned(tmp_path / "t.csv"), planned(tmp_path / "u.csv")
+    assert plan.summary["sha256"] == expected.summary["sha256"]
     (tmp_path / "t.csv").write_bytes(text.replace("\n", "\r").replace("c002,3,", "c002,3,x", 1).encode())
-    line = text.splitlines().index(next(each for each in text.splitlines() if each.startswith("c002,3,"))) + 1
+    line = text.splitlines().index(next(row for row in text.splitlines() if row.startswith("c002,3,"))) + 1
     assert f"line {line}: column 'f0'" in refusal(tmp_path / "t.csv")
 
 

@@ -64,9 +64,9 @@ def test_columns_are_numbered_with_decimals_and_years(
     draw = np.random.default_rng(0)
     table = pd.DataFrame(draw.normal(size=(len(LABELS), 12)), columns=[names(step) for step in range(12)])
     table.assign(label=LABELS).to_csv(tmp_path / "t.csv", index=False)
-    plan, found = prepared(tmp_path / "t.csv")
+    plan, data = prepared(tmp_path / "t.csv")
     assert plan.workload.preprocess.columns.features == features
-    assert found.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
+    assert data.sequences.values.shape[:2] == (len(LABELS), 12 // len(features))
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
     if not re.search(r"%d.%m|%y|quarter", names):  # these keep their order
         table = table[np.random.default_rng(1).permutation(table.columns)]
     table.to_csv(tmp_path / "t.csv", index=False)
-    plan, found = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
+    plan, data = prepared(tmp_path / "t.csv", "--layout", "wide", "--features", ",".join(features))
     assert plan.workload.preprocess.columns.label == "crop"
-    values = found.sequences.values[:, :, : len(features)] * found.std[: len(features)] + found.mean[: len(features)]
+    values = data.sequences.values[:, :, : len(features)] * data.std[: len(features)] + data.mean[: len(features)]
     np.testing.assert_allclose(values.reshape(array.shape), array, atol=1e-5)
 
 
@@ -145,10 +145,10 @@ def test_a_table_without_a_header_is_read(tmp_path: Path):
         table.insert(place, "label", [" abc".index(label[0]) if label[0] in "abc" else len(label) for label in LABELS])
         sep = "," if name.endswith("csv") else " "
         table.to_csv(tmp_path / name, index=False, header=False, sep=sep)
-        plan, found = prepared(tmp_path / name)
-        assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
-        asked, again = prepared(tmp_path / name, "--label", str(place + 1))
-        assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
+        plan, data = prepared(tmp_path / name)
+        assert data.sequences.classes == (4, 5) and data.sequences.values.shape[1] == array.shape[1]
+        chosen_plan, chosen_data = prepared(tmp_path / name, "--label", str(place + 1))
+        assert chosen_plan.workload == plan.workload and (chosen_data.sequences.labels == data.sequences.labels).all()
 
 
 def test_a_constant_first_column_is_no_label(tmp_path: Path):
@@ -188,8 +188,8 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
     plan = expect(tmp_path / "wide.csv")
     assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 6
     assert plan.workload.preprocess.columns.features == ("x_", "y")
-    asked = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
-    assert asked.workload.preprocess.groups == "none"
+    ungrouped = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
+    assert ungrouped.workload.preprocess.groups == "none"
 
 
 def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_rows_that_are_inspected(tmp_path: Path):
@@ -199,8 +199,8 @@ def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_ro
     features = pd.DataFrame(draw.normal(size=(len(steps), 6)), columns=[f"x{number}" for number in range(6)])
     labels = steps["case"].map(lambda case: "ab"[case % 2])
     pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
-    _, found = prepared(tmp_path / "long.parquet")
-    assert found.sequences.values.shape == (6, num_steps, 12), "with velocities"
+    _, data = prepared(tmp_path / "long.parquet")
+    assert data.sequences.values.shape == (6, num_steps, 12), "with velocities"
 
 
 RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -234,8 +234,8 @@ def test_numbered_channels_without_a_time_or_without_stretches_are_asked_about(t
     draw = np.random.default_rng(0)
     mixed = table.assign(**{"class": draw.permutation(table["class"].to_numpy())})
     words = table.assign(**{"class": table["class"].map(["rest", "fist", "flex"].__getitem__)})
-    for asked in (table, words, table.assign(subject=people), mixed.assign(frame=range(len(table)))):
-        asked.to_csv(path, index=False)
+    for variant in (table, words, table.assign(subject=people), mixed.assign(frame=range(len(table)))):
+        variant.to_csv(path, index=False)
         assert BOTH in question(path)
         assert planned(path, "--layout", "wide").summary["max_steps"] == 4
     words.assign(step=range(len(table))).to_csv(path, index=False)
@@ -275,8 +275,8 @@ def test_rows_without_a_header_that_go_on_are_asked_about(tmp_path: Path, of_row
             for row, value in zip(rows, noise, strict=True):
                 row[place] += value
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False, header=False)
-    said = question(tmp_path / "t.csv")
-    assert f"column {column} increases from row to row" in said and "--layout wide" in said
+    message = question(tmp_path / "t.csv")
+    assert f"column {column} increases from row to row" in message and "--layout wide" in message
     with pytest.raises(ValueError, match="write the columns' names there"):
         planned(tmp_path / "t.csv", "--layout", "long")
 
@@ -292,7 +292,7 @@ def test_rows_without_a_header_whose_label_stays_the_same_and_returns_are_asked_
 
 def lists_table() -> pd.DataFrame:
     values = recordings()
-    columns = {name: [each[:, place] for each in values] for place, name in enumerate("xy")}
+    columns = {name: [sequence[:, place] for sequence in values] for place, name in enumerate("xy")}
     return pd.DataFrame(columns).assign(label=LABELS)
 
 
@@ -314,11 +314,11 @@ def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, m
 
 def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_path: Path):
     table, path = lists_table(), tmp_path / "t.parquet"
-    words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]
+    words = [["none"] * 3 + ["hit"] + ["none"] * (len(cell) - 4) for cell in table["x"]]
     table.drop(columns="label").assign(event=words).to_parquet(path)
-    plan, found = prepared(path)
-    assert plan.workload.task == "detect" and found.sequences.classes == ("none", "hit")
-    table.assign(z=[each[1:] for each in table["x"]]).to_parquet(path)
+    plan, data = prepared(path)
+    assert plan.workload.task == "detect" and data.sequences.classes == ("none", "hit")
+    table.assign(z=[cell[1:] for cell in table["x"]]).to_parquet(path)
     expect(path, "--features", "x,y")
     with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
         planned(path)

@@ -78,15 +78,15 @@ EVEN_KERNEL = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions:
 def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str], saw: Callable[[str], None]):
     """a mistake in params.yaml"""
     assert old in TINY
-    saw(said := sentence(lambda: parsed(TINY.replace(old, new)), *words, start="params.yaml: "))
-    assert said.count("params.yaml: ") == 1
+    saw(message := sentence(lambda: parsed(TINY.replace(old, new)), *words, start="params.yaml: "))
+    assert message.count("params.yaml: ") == 1
 
 
 def keys_of(block: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for key, value in block.items():
         yield (key,)
         if isinstance(value, dict):
-            yield from ((key, *rest) for rest in keys_of(value))
+            yield from ((key, *path) for path in keys_of(value))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -96,19 +96,19 @@ def test_no_value_is_converted_from_another_type(workload: str):
         value = block
         for key in (*parents, last):
             value = value[key]
-        others: list[Any] = [0, "true"]
+        wrong_values: list[Any] = [0, "true"]
         if last == "threads":
-            others = [True, "1", 1.0]
+            wrong_values = [True, "1", 1.0]
         elif type(value) in (int, float):
-            others = [True, str(value)]
+            wrong_values = [True, str(value)]
         elif isinstance(value, str):
-            others = [b"x", 1]
-        for other in others:
+            wrong_values = [b"x", 1]
+        for wrong_value in wrong_values:
             changed = copy.deepcopy(block)
             section = changed
             for key in parents:
                 section = section[key]
-            section[last] = other
+            section[last] = wrong_value
             with pytest.raises(ValueError):
                 parse_workload(workload, changed)
 

@@ -30,10 +30,10 @@ def test_a_score_is_shown_beside_the_committed_one_with_the_parameters_that_diff
     git(tmp_path, "init", "-q")
     commit(tmp_path)
     write(tmp_path, AFTER, 3)
-    at = run(tmp_path, "git", "rev-parse", "--short", "HEAD").stdout.strip()
+    revision = run(tmp_path, "git", "rev-parse", "--short", "HEAD").stdout.strip()
     assert changes.changes(["tiny", "other", "new"]) == [
-        f"tiny@cpu: accuracy 0.1733, at commit {at} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
-        f"new: new since commit {at}",
-        f"same scores as at commit {at}: other@cpu",
+        f"tiny@cpu: accuracy 0.1733, at commit {revision} accuracy 0.9833 (train.epochs: 100 before, 3 now)",
+        f"new: new since commit {revision}",
+        f"same scores as at commit {revision}: other@cpu",
     ]
-    assert changes.changes(["other"]) == [f"same scores as at commit {at}: other@cpu"]
+    assert changes.changes(["other"]) == [f"same scores as at commit {revision}: other@cpu"]

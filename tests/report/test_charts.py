@@ -33,14 +33,14 @@ def every_chart() -> dict[str, list[Chart | None]]:
         replace(make_side(device=device, seeds=seeds), label=f"GPU {seeds} {NASTY}", colour=device)
         for device, seeds in (("cpu", 3), ("cuda", 1))
     ]
-    many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
+    table = [{"actual": f"{NASTY} {row % 31}", "predicted": f"{NASTY} {row * row % 31}"} for row in range(900)]
     huge = replace(make_side(score=-1e5), label=sides[0].label, colour="cpu")
-    numbers = [{"sequence": str(n), "actual": str(n * n), "predicted": str(900 - n)} for n in range(30)]
-    classes = [event("1", n, n, f"{NASTY} {n}") for n in range(40)]
+    numbers = [{"sequence": str(row), "actual": str(row * row), "predicted": str(900 - row)} for row in range(30)]
+    classes = [event("1", row, row, f"{NASTY} {row}") for row in range(40)]
     return {
         "of trainings": [charts.scores([*sides, huge]), charts.losses(sides)],
         "of epochs": [charts.validation(sides), charts.validation([make_side(epochs=3)])],
-        "of classes": [*outcomes(make_run(scores=SCORES, confusion=CONFUSION)), *outcomes(make_run(confusion=many))],
+        "of classes": [*outcomes(make_run(scores=SCORES, confusion=CONFUSION)), *outcomes(make_run(confusion=table))],
         "of forecasts": [*outcomes(make_run("forecast", predictions=FORECASTS, scores=AHEAD))],
         "of events": [
             *outcomes(make_run("detect", predictions=EVENTS)),
@@ -55,12 +55,12 @@ def every_chart() -> dict[str, list[Chart | None]]:
 def test_no_chart_is_cut_at_its_edges(kind: str):
     """Text is measured in matplotlib's font, which is wider than most."""
     with drawing.chart_style():
-        for found in every_chart()[kind]:
-            assert found and found.figure
-            width, height = found.figure.get_size_inches()
-            inked = found.figure.get_tightbbox()
-            assert inked.x0 >= -0.05 and inked.x1 <= width + 0.05, found.title
-            assert inked.y0 >= -0.05 and inked.y1 <= height + 0.05, found.title
+        for chart in every_chart()[kind]:
+            assert chart and chart.figure
+            width, height = chart.figure.get_size_inches()
+            inked = chart.figure.get_tightbbox()
+            assert inked.x0 >= -0.05 and inked.x1 <= width + 0.05, chart.title
+            assert inked.y0 >= -0.05 and inked.y1 <= height + 0.05, chart.title
 
 
 @pytest.mark.parametrize("task", ["classify", "detect", "forecast", "regress"])
@@ -68,8 +68,8 @@ def test_too_little_to_draw_gives_no_chart(task: str):
     assert outcomes(make_run(task)) == []
     short, single = ([make_side(epochs=num_epochs)] for num_epochs in (2, 1))
     for curves in (charts.losses, charts.validation):
-        found = curves(short)
-        assert found and found.figure is None
+        chart = curves(short)
+        assert chart and chart.figure is None
         assert curves(single) is None
 
 

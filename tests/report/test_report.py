@@ -99,9 +99,9 @@ def alone(side: Side, references: Sequence[Reference] = (), why: str = "") -> Co
 
 def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> Comparison:
     """A CPU and a GPU that alternated. Their scores are compared on other predictions than the report's tables show."""
-    both = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
-    shown = tuple(make_side(workload, device, seeds=seeds) for device in ("cpu", "cuda"))
-    return replace(compare(workload, both, speed), sides=shown)
+    both_sides = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
+    shown_sides = tuple(make_side(workload, device, seeds=seeds) for device in ("cpu", "cuda"))
+    return replace(compare(workload, both_sides, speed), sides=shown_sides)
 
 
 def published() -> Reference:
@@ -115,7 +115,7 @@ def published() -> Reference:
         "hardware": {"name": f"{NASTY} elsewhere", "torch": "2.11.0"},
         "score_name": "accuracy",
         "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
-        "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
+        "timings": {seed: {"epoch_seconds": time, "samples_per_second": 900.0} for seed, time in seconds.items()},
     }
     return open_entry(entry)
 
@@ -199,8 +199,8 @@ def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whet
         "sign has no published result to repeat.",
     ):
         assert words in text
-    both = page_of(tmp_path / "both.html", side_by_side()).text.partition("test score")[0]
-    assert "Speed of the devices: sign: GPU " in both and "times as fast as CPU" in both, both
+    screen = page_of(tmp_path / "both.html", side_by_side()).text.partition("test score")[0]
+    assert "Speed of the devices: sign: GPU " in screen and "times as fast as CPU" in screen, screen
 
 
 def test_the_terms_of_the_page_are_explained_below_its_table(tmp_path: Path):
@@ -240,7 +240,7 @@ def test_a_busy_machine_is_named_beside_the_seconds_per_epoch(tmp_path: Path):
     assert not idle.row["busy"] and "busy" not in page_of(tmp_path / "idle.html", alone(idle)).text
     first_screen = page_of(tmp_path / "busy.html", alone(busy)).text.partition("Test accuracy")[0]
     assert "0.250busy machineother processes used 73% of the CPU time" in first_screen
-    of_terminal = ["\n".join(repro.table_of(layout.summary([each], []), ["sign"])) for each in (idle, busy)]
+    of_terminal = ["\n".join(repro.table_of(layout.summary([side], []), ["sign"])) for side in (idle, busy)]
     assert "busy machine, other processes used 73% of the CPU time" in of_terminal[1] and "busy" not in of_terminal[0]
 
 
@@ -251,13 +251,13 @@ def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
 
 
 def test_the_same_input_gives_the_same_report_and_four_workloads_take_less_than_a_megabyte(tmp_path: Path):
-    found = side_by_side(seeds=5)
-    many = [{"actual": str(n % 30), "predicted": str(n * n % 30)} for n in range(900)]
-    of_sides = [[make_run(num_epochs=300, of=run, confusion=many) for run in side.runs] for side in found.sides]
-    shown = [Side(name, tuple(runs)) for name, runs in zip(("cpu", "cuda"), of_sides, strict=True)]
-    found = replace(found, sides=tuple(shown))
+    comparison = side_by_side(seeds=5)
+    table = [{"actual": str(row % 30), "predicted": str(row * row % 30)} for row in range(900)]
+    of_sides = [[make_run(num_epochs=300, of=run, confusion=table) for run in side.runs] for side in comparison.sides]
+    shown_sides = [Side(name, tuple(runs)) for name, runs in zip(("cpu", "cuda"), of_sides, strict=True)]
+    comparison = replace(comparison, sides=tuple(shown_sides))
     for name in ("first", "second"):
-        report.write_report(tmp_path / name, [found])
+        report.write_report(tmp_path / name, [comparison])
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert (tmp_path / "first").stat().st_size < 250_000
 
@@ -283,5 +283,5 @@ def test_a_telephone_and_a_laptop_show_the_whole_report(tmp_path: Path, width: i
     quiet = ("--disable-gpu", "--disable-background-networking", "--no-first-run")
     options = ("--headless", "--no-sandbox", *quiet, "--virtual-time-budget=2000", "--dump-dom")
     command = [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/frame.html"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert re.search("<title>0 too wide, [1-9][0-9]* images, 0 not shown</title>", done.stdout), done.stdout[-2000:]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert re.search("<title>0 too wide, [1-9][0-9]* images, 0 not shown</title>", result.stdout), result.stdout[-2000:]

@@ -19,28 +19,28 @@ from tests.projects import NO_PUBLISHER, copy_of, git, manifest_of, read_record,
 
 
 def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
-    found = manifest_of(trained)
-    assert found["digests"]["weights"]["last"] == files.sha256_file(trained / run_path("last.safetensors"))
-    assert found["digests"]["predictions"] == files.sha256_file(trained / run_path("predictions.csv"))
-    assert found["digests"]["data"]["table"] == files.sha256_file(trained / "workloads/tiny/data/table.csv")
+    record = manifest_of(trained)
+    assert record["digests"]["weights"]["last"] == files.sha256_file(trained / run_path("last.safetensors"))
+    assert record["digests"]["predictions"] == files.sha256_file(trained / run_path("predictions.csv"))
+    assert record["digests"]["data"]["table"] == files.sha256_file(trained / "workloads/tiny/data/table.csv")
     plan = json.loads((trained / "data/packed/tiny/cpu/plan.json").read_text())
-    assert found["digests"]["data"]["packed"] == plan["sha256"]
+    assert record["digests"]["data"]["packed"] == plan["sha256"]
     code = json.loads((trained / "results/hardware/code/tiny/train.json").read_text())
-    assert found["digests"]["code"] == code
-    history = files.read_numbers(trained / run_path("history.csv"))
-    assert [{name: epoch[name] for name in row} for epoch, row in zip(found["epochs"], history, strict=True)] == history
-    assert found["timing"]["epoch_seconds"] == read_record(trained, "timing.json")["timing"]["epoch_seconds"]
-    assert found["result"]["metrics"] == read_record(trained, "score.json")["metrics"]
-    assert (found["workload"], found["requested"], found["device"], found["seed"]) == ("tiny", "cpu", "cpu", 0)
-    assert found["threads"] == 1 and found["realized"]["precision"] == "fp32"
-    assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
-    digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
-    assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"
+    assert record["digests"]["code"] == code
+    epochs = files.read_numbers(trained / run_path("history.csv"))
+    assert [{name: epoch[name] for name in row} for epoch, row in zip(record["epochs"], epochs, strict=True)] == epochs
+    assert record["timing"]["epoch_seconds"] == read_record(trained, "timing.json")["timing"]["epoch_seconds"]
+    assert record["result"]["metrics"] == read_record(trained, "score.json")["metrics"]
+    assert (record["workload"], record["requested"], record["device"], record["seed"]) == ("tiny", "cpu", "cpu", 0)
+    assert record["threads"] == 1 and record["realized"]["precision"] == "fp32"
+    assert {"steal_share", "others_share"} <= record["conditions"]["between"].keys()
+    digests = [epoch[name] for epoch in record["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
+    assert len({*digests, record["digests"]["weights"]["initial"]}) == 3 * len(epochs) + 1, "all of them move"
 
 
 def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(trained: Path, tmp_path: Path) -> None:
     """That a training keeps it: test_verify.py makes one again from it."""
-    project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
+    project, worktree = copy_of(trained, tmp_path / "project"), tmp_path / "again"
     (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
     (project / "workloads/tiny/mine.py").write_text("VALUE = 'ä'\n")
     (project / "tandem/files.py").write_bytes((project / "tandem/files.py").read_bytes() + b"# edited\r\n")
@@ -48,11 +48,11 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     index = (project / ".git/index").read_bytes()
     tree = provenance.tree(project)
     assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
-    git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
-    subprocess.run(["git", "apply", "--binary"], cwd=again, input=tree["patch"].encode(), check=True)
+    git(project, "worktree", "add", "-q", "--detach", str(worktree), tree["commit"])
+    subprocess.run(["git", "apply", "--binary"], cwd=worktree, input=tree["patch"].encode(), check=True)
     for name in ("params.yaml", "workloads/tiny/mine.py", "tandem/files.py"):
-        assert (again / name).read_bytes() == (project / name).read_bytes()
-    assert not (again / "notes.txt").exists()
+        assert (worktree / name).read_bytes() == (project / name).read_bytes()
+    assert not (worktree / "notes.txt").exists()
     assert provenance.git_tags(tree)["git.dirty"] == "true"
 
 
@@ -74,7 +74,7 @@ def test_a_process_on_the_same_core_makes_threads_wait_and_the_machine_busy() ->
     os.sched_setaffinity(0, {min(cores)})
     other = subprocess.Popen(["python3", "-c", "while True: pass"])
     try:
-        with measure(kind_of("cpu")()) as found:
+        with measure(kind_of("cpu")()) as measured:
             end = time.process_time() + 1.0
             while time.process_time() < end:
                 pass
@@ -82,8 +82,8 @@ def test_a_process_on_the_same_core_makes_threads_wait_and_the_machine_busy() ->
         os.sched_setaffinity(0, cores)
         other.kill()
         other.wait()
-    assert found.waiting_threads is not None and found.waiting_threads > conditions.MAX_WAITING_THREADS
-    busy = conditions.busy({"between": {"waiting_threads": found.waiting_threads}})
+    assert measured.waiting_threads is not None and measured.waiting_threads > conditions.MAX_WAITING_THREADS
+    busy = conditions.busy({"between": {"waiting_threads": measured.waiting_threads}})
     assert busy.endswith("of its threads waited for a core")
     assert conditions.busy({"between": {"waiting_threads": 0.003}}) == "" == conditions.busy({"between": {}})
 

@@ -7,16 +7,16 @@ from tandem.runs.record import overfitting_sentence
 
 def rows(*epochs: tuple[float, float, float]) -> list[dict[str, float]]:
     names = ("train_loss", "val_loss", "val_skill")
-    return [{"epoch": number, **dict(zip(names, each, strict=True))} for number, each in enumerate(epochs, start=1)]
+    return [{"epoch": number, **dict(zip(names, values, strict=True))} for number, values in enumerate(epochs, start=1)]
 
 
 RISING = rows((0.9, 0.7, 0.10), (0.8, 0.6, 0.15), (0.6, 0.7, 0.12), (0.5, 0.8, 0.08))
 
 
 def test_a_validation_that_gets_worse_while_the_network_learns_is_said():
-    found = overfitting_sentence(RISING)
-    assert "lowest after epoch 2 of 4 (0.6) and then rises to 0.8" in found
-    assert "are scored" not in found, "a later evaluation may score other weights"
+    sentence = overfitting_sentence(RISING)
+    assert "lowest after epoch 2 of 4 (0.6) and then rises to 0.8" in sentence
+    assert "are scored" not in sentence, "a later evaluation may score other weights"
 
 
 @pytest.mark.parametrize(

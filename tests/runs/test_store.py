@@ -50,8 +50,8 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     assert '"run_id"' in record(project, "after")
     wait_until_published(project)
     assert statuses(project) == {"after": "FINISHED"}
-    left = {entry.name for entry in (project / "mlruns").iterdir()} - {"README.md", "artifacts"}
-    assert left == {"mlflow.db", "mlflow.db.lock"}
+    names = {entry.name for entry in (project / "mlruns").iterdir()} - {"README.md", "artifacts"}
+    assert names == {"mlflow.db", "mlflow.db.lock"}
 
 
 @pytest.mark.parametrize(("num_projects", "of_each"), [(2, 1), pytest.param(8, 2, marks=pytest.mark.long)])
@@ -105,27 +105,27 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path,
     assert "mlruns/mlflow.db has schema" in output and "could not be reached" not in output
     assert path.read_bytes() == before
     saw(said_of_tracking(output))
-    fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
+    fix, next_command = re.search(r"run: (.*); then: (.*)", output).groups()
     shell(project, fix)
-    assert "up to date" in shell(project, then.replace("python", sys.executable)).stdout
+    assert "up to date" in shell(project, next_command.replace("python", sys.executable)).stdout
     assert statuses(project) == {"new": "FINISHED"}
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM runs WHERE run_uuid = 'old'").fetchone() == (1,)
         # What a kill in the middle of an upgrade leaves: there are records, so it stays where it is.
         database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")
-        [(wanted,)] = database.execute("SELECT version_num FROM alembic_version")
-        before_it = sorted(store.schema_versions()[1] - {wanted})[0]
+        [(version,)] = database.execute("SELECT version_num FROM alembic_version")
+        before_it = sorted(store.schema_versions()[1] - {version})[0]
         database.execute("UPDATE alembic_version SET version_num = ?", (before_it,))
     database.close()
-    found = store.inspect(path)
-    assert (found.kind, found.is_empty) == ("unfinished", False) and found.fix.startswith("mv ")
-    saw(f"{found.message}; run: {found.fix}")
+    state = store.inspect(path)
+    assert (state.kind, state.is_empty) == ("unfinished", False) and state.fix.startswith("mv ")
+    saw(f"{state.message}; run: {state.fix}")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE alembic_version SET version_num = 'of the future'")
     database.close()
-    found = store.inspect(path)
-    assert found.kind == "newer"
-    saw(f"{found.message}; run: {found.fix}")
+    state = store.inspect(path)
+    assert state.kind == "newer"
+    saw(f"{state.message}; run: {state.fix}")
 
 
 @pytest.mark.case(37)
@@ -175,10 +175,10 @@ def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, 
     assert "mlruns/mlflow.db is damaged: file is not a database" in output and "could not be reached" not in output
     saw(said_of_tracking(output))
     assert path.read_text().startswith("no database")
-    fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
-    again = shell(project, then.replace("python", sys.executable), check=False)
-    assert again.returncode == 1 and fix in again.stdout
-    shell(project, f"{fix}; {then.replace('python', sys.executable)}")
+    fix, next_command = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
+    result = shell(project, next_command.replace("python", sys.executable), check=False)
+    assert result.returncode == 1 and fix in result.stdout
+    shell(project, f"{fix}; {next_command.replace('python', sys.executable)}")
     assert statuses(project) == {"kept": "FINISHED"}
 
 
@@ -192,8 +192,8 @@ def test_a_store_that_another_process_locks_is_called_locked(
     command = [sys.executable, "-c", f"{hold}; print('held', flush=True); sys.stdin.read()", str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
-        found = store.inspect(path, timeout_seconds=0.1)
+        state = store.inspect(path, timeout_seconds=0.1)
         holder.communicate("")
-    assert (found.kind, found.fix) == ("locked", f"fuser {path}")
+    assert (state.kind, state.fix) == ("locked", f"fuser {path}")
     assert store.inspect(path).kind == "whole"
-    saw(f"{found.message}; run: {found.fix}")
+    saw(f"{state.message}; run: {state.fix}")

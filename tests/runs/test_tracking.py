@@ -184,14 +184,14 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
     """And registering again, as after a kill, makes no second version."""
     client = mlflow.MlflowClient(f"sqlite:///{shutil.copy(empty_history, tmp_path / 'mlflow.db')}")
     experiment_id = client.create_experiment("tiny", tmp_path.as_uri())
-    made = []
+    versions = []
     for score, data in ((0.5, "a"), (0.9, "a"), (0.7, "a"), (0.9, "a"), (0.1, "b"), (0.8, "a")):
         run_id = client.create_run(experiment_id).info.run_id
         model_id = client.create_logged_model(experiment_id, source_run_id=run_id).model_id
         for _ in range(2):
             registry.register(client, "tiny", run_id, model_id, {"val_score": score, "data": {"train": data}})
-        made.append(client.get_model_version_by_alias("tandem-tiny", "best").version)
-    assert list(map(int, made)) == [1, 2, 2, 2, 5, 2]
+        versions.append(client.get_model_version_by_alias("tandem-tiny", "best").version)
+    assert list(map(int, versions)) == [1, 2, 2, 2, 5, 2]
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
@@ -209,9 +209,9 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
             if self.path in refused:
                 status, kind, content = 403, "text/plain", b"Permission denied"
             else:
-                kept = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept")}
-                got = passing.request(self.command, server + self.path, headers=kept, content=body)
-                status, kind, content = got.status_code, got.headers.get("Content-Type", ""), got.content
+                headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept")}
+                response = passing.request(self.command, server + self.path, headers=headers, content=body)
+                status, kind, content = response.status_code, response.headers.get("Content-Type", ""), response.content
             self.send_response(status)
             for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
                 self.send_header(name, value)
@@ -227,12 +227,12 @@ def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path,
     stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed, DVC_EXP_NAME="account")
     with httpx.Client(timeout=60) as passing, ThreadingHTTPServer(("", 0), Door) as door:
         threading.Thread(target=door.serve_forever, daemon=True).start()
-        said = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}").stdout
+        text = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}").stdout
         door.shutdown()
     [entry] = [run for run in runs_of(mlflow.MlflowClient(server)) if run.info.run_name.startswith("account: ")]
-    why = "this account may not add versions to tandem-tiny: it needs EDIT there"
-    assert f"warning: the model of run {entry.info.run_id} is not registered; {why}" in said and "up to date" in said
-    assert entry.info.status == "FINISHED" and entry.data.tags["tandem.not_registered"] == why
+    reason = "this account may not add versions to tandem-tiny: it needs EDIT there"
+    assert f"warning: the model of run {entry.info.run_id} is not registered; {reason}" in text and "up to date" in text
+    assert entry.info.status == "FINISHED" and entry.data.tags["tandem.not_registered"] == reason
     assert not unpublished(ready)
 
 
@@ -300,9 +300,9 @@ def server_port(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """Where nobody listens, and nobody else begins to."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    with socket.socket() as endpoint:
+        endpoint.bind(("127.0.0.1", 0))
+        yield endpoint.getsockname()[1]
 
 
 @pytest.mark.case(34)
@@ -312,14 +312,14 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
     stages = ("train tiny cpu 0", "evaluate tiny cpu", "speed tiny", "compare")
-    done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri, DVC_EXP_NAME="down")
-    assert done.stdout.count("could not be reached") == 2, "once a stage"
-    saw(said_of_tracking(done.stdout))
-    assert "secret" not in done.stdout and "tandem sync" in done.stdout
-    assert "(connection refused)" in done.stdout
-    kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
-    assert {"publisher.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in kept}
-    assert not [path for path in kept if b"secret" in path.read_bytes()]
+    result = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri, DVC_EXP_NAME="down")
+    assert result.stdout.count("could not be reached") == 2, "once a stage"
+    saw(said_of_tracking(result.stdout))
+    assert "secret" not in result.stdout and "tandem sync" in result.stdout
+    assert "(connection refused)" in result.stdout
+    paths = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
+    assert {"publisher.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in paths}
+    assert not [path for path in paths if b"secret" in path.read_bytes()]
     assert (ready / run_path("last.safetensors")).exists()
     assert "run_id" not in read_record(ready, "timing.json")["mlflow"]
     assert "MLflow run" not in (ready / "results/report.html").read_text()
@@ -342,12 +342,12 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], No
         hole.bind(("127.0.0.1", 0))
         hole.listen()  # takes connections, never answers
         start = time.monotonic()
-        done = stage(
+        result = stage(
             ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{hole.getsockname()[1]}"
         )
         seconds = time.monotonic() - start
-    assert "could not be reached" in done.stdout
-    saw(said_of_tracking(done.stdout))
+    assert "could not be reached" in result.stdout
+    saw(said_of_tracking(result.stdout))
     assert seconds < 600  # mlflow's own limits add up to 1,200
 
 
@@ -374,11 +374,11 @@ def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, server_port:
     assert f"MLflow at http://{address} refused the record" in output and "403" in output
     saw(re.sub(r":\d+ ", " ", said_of_tracking(output)))
     assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
-    kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
-    shown = output + "".join(path.read_text() for path in kept)
-    said = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{server_port}").stdout
-    assert said == f"MLflow at http://127.0.0.1:{server_port}: up to date\n"
-    assert "secret" not in shown + said
+    paths = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
+    text = output + "".join(path.read_text() for path in paths)
+    synced = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{server_port}").stdout
+    assert synced == f"MLflow at http://127.0.0.1:{server_port}: up to date\n"
+    assert "secret" not in text + synced
     runs = runs_of(mlflow.MlflowClient(f"http://127.0.0.1:{server_port}"))
     assert [run.info.status for run in runs if run.info.run_name == "kept"] == ["FINISHED"]
 
@@ -386,8 +386,8 @@ def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, server_port:
 def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TANDEM_FLOW_RUN_ID", "1a2b")
     monkeypatch.setenv("PREFECT_API_URL", "http://me:secret@host:4200/api")
-    found = provenance.caller_tags()
-    assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
+    tags = provenance.caller_tags()
+    assert tags["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
 
 
 def test_an_evaluation_with_other_settings_has_a_run_and_a_model_of_its_own(trained: Path, tmp_path: Path):
@@ -468,8 +468,8 @@ def test_other_scores_in_results_reach_mlflow_as_soon_as_it_answers(trained: Pat
     score = open_folder(path).score
     score["metrics"]["accuracy"] = 0.25
     schemas.write(path, schemas.ScoreRecord, score)
-    done = tandem(project, "sync", check=False, MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed_port}")
-    assert done.returncode == 1 and "1 runs are kept here" in done.stdout, done.stdout
+    result = tandem(project, "sync", check=False, MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed_port}")
+    assert result.returncode == 1 and "1 runs are kept here" in result.stdout, result.stdout
     assert "up to date" in tandem(project, "sync").stdout
     client = client_of(project)
     [entry] = runs_of(client)
@@ -517,11 +517,11 @@ def test_no_run_ends_before_its_start_if_the_clock_is_set_back(ready: Path):
     killed = ready / ".tandem/runs/killed"
     killed.mkdir()
     started = 1000 * (int(time.time()) + 3600)
-    about = {"started_ms": started, "tags": {}, "experiment": "tiny", "name": "killed", "params": {"a": 1}}
-    (killed / "run.json").write_text(json.dumps({**about, "parent": {"run_key": "all", "name": "all"}}))
+    content = {"started_ms": started, "tags": {}, "experiment": "tiny", "name": "killed", "params": {"a": 1}}
+    (killed / "run.json").write_text(json.dumps({**content, "parent": {"run_key": "all", "name": "all"}}))
     wait_until_published(ready)
-    found = {entry.info.run_name: entry.info for entry in runs_of(client_of(ready))}
-    assert {name: info.status for name, info in found.items()} == {
+    infos = {entry.info.run_name: entry.info for entry in runs_of(client_of(ready))}
+    assert {name: info.status for name, info in infos.items()} == {
         "set back": "FINISHED", "killed": "KILLED", "all": "KILLED"
     }  # fmt: skip
-    assert all(0 <= info.end_time - info.start_time < 600_000 for info in found.values())
+    assert all(0 <= info.end_time - info.start_time < 600_000 for info in infos.values())

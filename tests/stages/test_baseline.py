@@ -40,11 +40,11 @@ def test_an_evaluation_needs_the_file_that_the_stage_wrote(trained: Path, tmp_pa
     project = copy_of(trained, tmp_path / "project")
     outputs = project / RESULT / "outputs.npy"
     outputs.write_bytes(outputs.read_bytes()[:-4] + bytes(4))
-    again = "dvc repro --force baseline@tiny"
-    assert again in stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False).stdout
+    command = "dvc repro --force baseline@tiny"
+    assert command in stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False).stdout
     (project / RESULT / "baseline.json").unlink()
-    said = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False).stdout
-    assert f"{RESULT}/baseline.json is missing" in said and again in said
+    output = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False).stdout
+    assert f"{RESULT}/baseline.json is missing" in output and command in output
 
 
 def test_a_workload_without_a_fitted_model_gets_the_reason_without_torch(trained: Path, tmp_path: Path):
@@ -57,9 +57,9 @@ def test_a_workload_without_a_fitted_model_gets_the_reason_without_torch(trained
         "own.load_workload = lambda name: replace(block, train=fitted);"
         "own.main('tiny'); print('torch' in sys.modules)"
     )
-    found = python_alone(project, code)
-    assert "no fitted model to compare with: the workload's own model, rocket, is fitted" in found
-    assert found.splitlines()[-1] == "False"
+    output = python_alone(project, code)
+    assert "no fitted model to compare with: the workload's own model, rocket, is fitted" in output
+    assert output.splitlines()[-1] == "False"
     assert "fitted_accuracy" not in evaluated(project)
 
 
@@ -68,8 +68,8 @@ def python_alone(project: Path, code: str) -> str:
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
-    return done.stdout
+    result = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
+    return result.stdout
 
 
 def evaluated(project: Path) -> str:
@@ -80,15 +80,15 @@ def evaluated(project: Path) -> str:
 def splits_of(num: int, num_test: int, num_steps: int = 8) -> tuple[Split, Split, Split, Shape, Task]:
     """Two classes that differ in the mean."""
     draw = np.random.default_rng(0)
-    made = []
+    splits = []
     for count in (num, max(2, num // 8), num_test):
         targets = torch.arange(count) % 2
         values = torch.from_numpy(draw.standard_normal((count, num_steps, 1), dtype=np.float32))
         tensors = {"values": values + targets[:, None, None], "mask": torch.ones(count, num_steps, dtype=torch.bool)}
-        made.append(Split({**tensors, "targets": targets}, kind_of("cpu")()))
+        splits.append(Split({**tensors, "targets": targets}, kind_of("cpu")()))
     summary = {"features": ["x"], "max_steps": num_steps, "classes": ["a", "b"]}
     task = open_task("classify", summary)
-    return (*made, Shape.of(summary, task), task)  # type: ignore[return-value]
+    return (*splits, Shape.of(summary, task), task)  # type: ignore[return-value]
 
 
 def test_many_sequences_are_sampled_and_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch):
@@ -97,8 +97,8 @@ def test_many_sequences_are_sampled_and_the_sentence_says_so(monkeypatch: pytest
     model = baseline.fit(train, val, test, shape, task, lambda *_: None)
     assert model.description.endswith("fitted to 320 of 800 training sequences")
     assert (model.outputs.argmax(dim=1) == test.tensors["targets"]).double().mean() > 0.8
-    few = baseline.fit(*splits_of(60, 50), lambda *_: None)
-    assert few.description.endswith("fitted to 60 training sequences")
+    small_model = baseline.fit(*splits_of(60, 50), lambda *_: None)
+    assert small_model.description.endswith("fitted to 60 training sequences")
 
 
 def test_what_would_take_longer_than_a_minute_is_not_fitted():

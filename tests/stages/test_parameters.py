@@ -98,7 +98,7 @@ def test_a_training_with_other_parameters_is_neither_evaluated_nor_compared(trai
     project = copy_of(trained, tmp_path / "project", BOTH)
     (project / "workloads/other/data").mkdir(parents=True)
     (project / "workloads/other/data/table.csv").write_bytes((project / "workloads/tiny/data/table.csv").read_bytes())
-    every = (
+    commands = (
         "hardware",
         "preprocess other",
         "baseline other",
@@ -107,7 +107,7 @@ def test_a_training_with_other_parameters_is_neither_evaluated_nor_compared(trai
         "evaluate other cpu",
         "compare",
     )
-    stages_at_once(project, *every, publishes=False)
+    stages_at_once(project, *commands, publishes=False)
     git(project, "add", "-f", "results/scores.json", "results/timings.json")
     commit(project)
 

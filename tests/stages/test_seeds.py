@@ -91,9 +91,9 @@ def test_the_comparison_has_mean_and_range_of_the_seeds_and_the_times_of_the_fir
 def test_the_memory_of_the_first_seed_limits_how_many_train_at_a_time(project: Path) -> None:
     peak_mib = results(project, 0, "timing.json")["timing"]["peak_rss_mib"]
     code = "from stages import replicate\nreplicate.usable_cores = lambda: 8.0\n"
-    for free, wanted in ((100.0, 5), (4.0, 3), (0.5, 1)):
+    for free, expected in ((100.0, 5), (4.0, 3), (0.5, 1)):
         code += f"replicate.free_memory_bytes = lambda: {free * peak_mib * 2**20}\n"
-        code += f"assert replicate.concurrency('tiny', 'cpu', 0, 5) == {wanted}, {wanted}\n"
+        code += f"assert replicate.concurrency('tiny', 'cpu', 0, 5) == {expected}, {expected}\n"
     python(project, code)
 
 
@@ -168,12 +168,12 @@ def test_a_seed_whose_loss_is_not_finite_ends_alone(trained: Path, tmp_path: Pat
     project = copy_of(trained, tmp_path / "project", PARAMS.replace(MODEL, '{name: "net.py:Net"}'))
     (project / "workloads/tiny/net.py").write_text(FAILS_WITH_SEED_1)
     stages = ("hardware", "train tiny cpu 0", "replicate tiny cpu")
-    done = stages_at_once(project, *stages, check=False)
-    assert "error: seed 1: the training loss is nan in epoch 1" in done.stdout and done.returncode == 1
+    result = stages_at_once(project, *stages, check=False)
+    assert "error: seed 1: the training loss is nan in epoch 1" in result.stdout and result.returncode == 1
     assert weights(project, 5), "the other seed has its results"
     wait_until_published(project)
-    own = [run for run in recorded_runs(project, "tiny") if run["params"].get("train.model.name") != "gru"]
-    by_seed = {run["params"].get("seed", "all"): run["status"] for run in own}
+    runs = [run for run in recorded_runs(project, "tiny") if run["params"].get("train.model.name") != "gru"]
+    by_seed = {run["params"].get("seed", "all"): run["status"] for run in runs}
     assert by_seed == {"0": "FINISHED", "1": "FAILED", "5": "FINISHED", "all": "FAILED"}
 
 
@@ -245,16 +245,16 @@ def test_seeds_that_are_evaluated_with_other_weights_have_a_parent_run_of_their_
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     parents = {run.info.run_id: run for run in runs if "seeds" in run.data.tags}
     children = {name: [run for run in runs if run.data.tags.get("mlflow.parentRunId") == name] for name in parents}
-    found = {
+    pairs = {
         (children[name][0].data.params["evaluate.weights"], parent.data.tags["seeds"])
         for name, parent in parents.items()
     }
-    assert found == {("last", "0,1,5"), ("best", "1,5,7")}
+    assert pairs == {("last", "0,1,5"), ("best", "1,5,7")}
     for name, parent in parents.items():
         assert len({run.data.params["evaluate.weights"] for run in children[name]}) == 1
         scores = [run.data.metrics["test/accuracy"] for run in children[name]]
         assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     for seed in (7, 1, 5):
-        [run] = [each for each in runs if each.data.params.get("seed") == str(seed)
-                 and each.data.params["evaluate.weights"] == "best"]  # fmt: skip
+        [run] = [candidate for candidate in runs if candidate.data.params.get("seed") == str(seed)
+                 and candidate.data.params["evaluate.weights"] == "best"]  # fmt: skip
         assert run.data.metrics["test/accuracy"] == results(project, seed, "score.json")["metrics"]["accuracy"]

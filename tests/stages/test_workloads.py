@@ -126,8 +126,8 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def test_every_kind_leaves_the_same_files(kinds: Path):
     for workload, score in (("waves", "skill"), ("spikes", "event_f1")):
-        found = read_record(kinds, "score.json", workload)
-        assert found["score_name"] == score and score in found["metrics"]
+        record = read_record(kinds, "score.json", workload)
+        assert record["score_name"] == score and score in record["metrics"]
         for name in ("scores.csv", "predictions.csv", "confusion.csv"):
             assert len(pd.read_csv(kinds / run_path(name, workload))), name
         assert (kinds / run_path("result.png", workload)).read_bytes().startswith(b"\x89PNG")
@@ -177,24 +177,24 @@ def test_logged_models_predict_from_raw_tables(kinds: Path, tmp_path: Path):
         return model.predict(model.input_example if table is None else table)
 
     expected = pd.read_csv(kinds / run_path("predictions.csv", "spikes")).dropna(subset="predicted")
-    found = predicted("spikes", pd.read_csv(kinds / "workloads/spikes/data/spikes.csv").drop(columns="event"))
-    found = found[found["sequence"].isin(expected["sequence"])]
+    predictions = predicted("spikes", pd.read_csv(kinds / "workloads/spikes/data/spikes.csv").drop(columns="event"))
+    predictions = predictions[predictions["sequence"].isin(expected["sequence"])]
     frames = expected["predicted"].astype(int) * 10
-    assert sorted(zip(found["sequence"], found["predicted"], found["step"], strict=True)) == sorted(
+    assert sorted(zip(predictions["sequence"], predictions["predicted"], predictions["step"], strict=True)) == sorted(
         zip(expected["sequence"], expected["event"], frames, strict=True)
     )
     series = pd.read_csv(kinds / "workloads/waves/data/waves.csv")
     rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
     last = pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)
-    found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
-    assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
-    assert list(found["step_ahead"]) == [1, 2, 3]
+    predictions = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
+    assert np.allclose(predictions["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (predictions, rows.tail(3))
+    assert list(predictions["step_ahead"]) == [1, 2, 3]
     target = read_record(kinds, "train.json", "waves")["block"]["preprocess"]["columns"]["target"]
     later = series.assign(**{target: series[target].where(pd.to_datetime(series["time"]) <= last)})
-    assert predicted("waves", later).equals(found), "rows with other columns alone, such as a weather forecast"
+    assert predicted("waves", later).equals(predictions), "rows with other columns alone, such as a weather forecast"
     later.to_csv(tmp_path / "later.csv", index=False)
-    said = tandem(kinds, "predict", "waves", str(tmp_path / "later.csv")).stdout
-    assert f"steps have no {target!r}; the forecast begins with the first of them" in said
+    output = tandem(kinds, "predict", "waves", str(tmp_path / "later.csv")).stdout
+    assert f"steps have no {target!r}; the forecast begins with the first of them" in output
     assert list(predicted("waves")["time"]) == ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z", "2025-04-01T00:00:00Z"]
     assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
 
@@ -217,9 +217,9 @@ def test_a_forecast_counts_its_inputs_that_are_not_in_the_table(kinds: Path):
 def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kinds: Path, tmp_path: Path):
     lists = pd.read_csv(kinds / "workloads/waves/data/waves.csv").drop(columns="time").apply(lambda cells: [[*cells]])
     lists.to_parquet(tmp_path / "lists.parquet")
-    done = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
+    result = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
     words = "lists.parquet as one long table has no column 'time'; accepted: "
-    assert done.returncode == 1 and words in done.stdout, done.stdout
+    assert result.returncode == 1 and words in result.stdout, result.stdout
 
 
 @pytest.mark.long
@@ -231,8 +231,8 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     assert (kinds / "params.yaml").read_bytes() == before
     wait_until_published(kinds)
     names = ("preset", "train.batch_size", "preprocess.input_steps")
-    found = sorted(tuple(run["params"][name] for name in names) for run in recorded_runs(kinds, "waves"))
-    assert found == [("none", "32", "12"), ("small", "16", "6")]
+    settings = sorted(tuple(run["params"][name] for name in names) for run in recorded_runs(kinds, "waves"))
+    assert settings == [("none", "32", "12"), ("small", "16", "6")]
 
 
 def known(prepared: Path, *splits: str) -> list[np.ndarray]:
@@ -266,11 +266,11 @@ def test_a_fitted_model_is_called_one_and_has_no_epochs_steps_or_learning_rate(r
 
     prepared = ready / "data/prepared/tiny"
     targets, of_test = np.load(prepared / "test/targets.npy"), np.load(prepared / "test/values.npy")
-    one, both = (
+    of_train, of_both = (
         (labels[nearest_neighbours(values, of_test)] == targets).mean()
         for values, labels in (known(prepared, "train"), known(prepared, "train", "val"))
     )
-    assert one != score["metrics"]["nearest_neighbour_accuracy"] == both  # it is fitted to both splits too
+    assert of_train != score["metrics"]["nearest_neighbour_accuracy"] == of_both  # it is fitted to both splits too
 
     assert "step" not in train["realized"] and "learning_rate" not in train["epochs"][0]
     assert "learning_rate" not in (ready / run_path("history.csv")).read_text()

@@ -17,10 +17,10 @@ from tandem.tasks.statistics import interval_of_gain
 
 
 def test_a_baseline_is_beaten_where_the_test_split_can_tell():
-    most, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.64, (-0.05, 0.09))
-    assert compare_with_baselines(0.66, [most], 45).endswith(": the network beats it")
+    common, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.64, (-0.05, 0.09))
+    assert compare_with_baselines(0.66, [common], 45).endswith(": the network beats it")
     assert "beats the most frequent class, is not clearly better than 1-NN" in compare_with_baselines(
-        0.66, [most, nearest], 45
+        0.66, [common, nearest], 45
     )
     worse = nearest._replace(gain=(-0.2, -0.1))
     assert "does not beat 1-NN (it is worse: " in compare_with_baselines(0.5, [worse], 45)
@@ -42,14 +42,14 @@ def test_the_fitted_model_is_better_worse_or_not_told_apart():
     for gain in ((-0.02, 0.1), (-0.1, 0.02), None):
         assert found(0.82, gain).startswith("no difference") and "beat" not in found(0.82, gain)
     assert found(0.8, (0, 0)).startswith("the network is exactly as good as the fitted model")
-    few = Groups(np.repeat(np.arange(5), 4))
-    assert "cannot tell" in found(0.9, None, few) and "beats" not in found(0.9, None, few)
+    few_groups = Groups(np.repeat(np.arange(5), 4))
+    assert "cannot tell" in found(0.9, None, few_groups) and "beats" not in found(0.9, None, few_groups)
 
 
 def test_an_equal_score_is_called_equal():
-    same = Baseline("1-NN", 1.0, (0, 0))
+    equal = Baseline("1-NN", 1.0, (0, 0))
     assert "is exactly as good as 1-NN (both are right for the same sequences)" in compare_with_baselines(
-        1.0, [same], 14
+        1.0, [equal], 14
     )
 
 
@@ -65,32 +65,32 @@ def test_a_gain_of_accuracy_is_from_minus_1_to_1():
 def test_labels_of_groups_at_random_are_not_learned():
     """Each person is right or wrong as a whole, at random: at most about 5% of the comparisons may claim something."""
     draw = np.random.default_rng(0)
-    for num, sizes in ((6, 8), (12, 8), (12, draw.integers(2, 20, size=12))):
-        groups, num_claims, num_over_sequences = Groups(np.repeat(np.arange(num), sizes)), 0, 0
+    for num_groups, sizes in ((6, 8), (12, 8), (12, draw.integers(2, 20, size=12))):
+        groups, num_claims, num_over_sequences = Groups(np.repeat(np.arange(num_groups), sizes)), 0, 0
         for _ in range(400):
-            own, other = (np.repeat(draw.integers(0, 2, size=num), sizes).astype(float) for _ in range(2))
+            first, second = (np.repeat(draw.integers(0, 2, size=num_groups), sizes).astype(float) for _ in range(2))
             for of_groups in (groups, None):
-                low, high = interval_of_gain(own, other, groups=of_groups) or (0, 0)
+                low, high = interval_of_gain(first, second, groups=of_groups) or (0, 0)
                 num_claims += (low > 0 or high < 0) and of_groups is not None
                 num_over_sequences += (low > 0 or high < 0) and of_groups is None
-        assert num_claims <= 0.07 * 400 < 0.3 * 400 < num_over_sequences, (num, sizes)
+        assert num_claims <= 0.07 * 400 < 0.3 * 400 < num_over_sequences, (num_groups, sizes)
 
 
 def test_a_comparison_says_how_many_groups_it_rests_on():
-    most, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.7, (-0.2, -0.1))
-    six, five = (Groups(np.repeat(np.arange(num), 4)) for num in (6, 5))
-    assert "beats it (by a 95% interval over 6 test groups)" in compare_with_baselines(0.6, [most], 24, six)
-    found = compare_with_baselines(0.6, [most, nearest], 24, six)
-    assert "(it is worse: 95% interval of the gain -0.2 to -0.1 over 6 test groups)" in found
+    common, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.7, (-0.2, -0.1))
+    six, five = (Groups(np.repeat(np.arange(num_groups), 4)) for num_groups in (6, 5))
+    assert "beats it (by a 95% interval over 6 test groups)" in compare_with_baselines(0.6, [common], 24, six)
+    sentence = compare_with_baselines(0.6, [common, nearest], 24, six)
+    assert "(it is worse: 95% interval of the gain -0.2 to -0.1 over 6 test groups)" in sentence
     right, wrong = np.ones(20), np.zeros(20)
     assert interval_of_gain(right, wrong, groups=five) is None
-    none = compare_with_baselines(0.6, [most._replace(gain=None), nearest._replace(gain=None)], 20, five, "the model")
+    none = compare_with_baselines(0.6, [common._replace(gain=None), nearest._replace(gain=None)], 20, five, "the model")
     assert none.endswith("(5 test groups are too few for an interval, which needs 6)") and "beat" not in none
     assert "the model 0.6: " in none and "the network" not in none
 
 
 def test_a_comparison_says_how_many_of_its_groups_are_not_new():
-    most, names = Baseline("the most frequent class", 0.12, (0.4, 0.7)), {"test": np.repeat(np.arange(8), 3)}
+    common, names = Baseline("the most frequent class", 0.12, (0.4, 0.7)), {"test": np.repeat(np.arange(8), 3)}
     for train, val, words in (
         (range(9), [0], "over 8 test groups, all of them in train or val too)"),
         ([1, 9], [1, 2], "over 8 test groups, 2 of them in train or val too)"),
@@ -98,12 +98,12 @@ def test_a_comparison_says_how_many_of_its_groups_are_not_new():
     ):
         splits = names | {"train": np.array(train), "val": np.array(val)}
         groups = Groups.of_test_split({"num_groups": {}}, lambda split, name, splits=splits: splits[split])  # type: ignore[misc]
-        assert f"beats it (by a 95% interval {words}" in compare_with_baselines(0.6, [most], 24, groups)
+        assert f"beats it (by a 95% interval {words}" in compare_with_baselines(0.6, [common], 24, groups)
 
 
 def test_baselines_of_literal_sequences():
-    known = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
-    assert nearest_neighbours(known, known[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
+    sequences = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
+    assert nearest_neighbours(sequences, sequences[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
     values = np.array([[[1.0], [2.0], [6.0], [0.0]]], dtype=np.float32)
     np.testing.assert_allclose(
         summaries(values, np.array([3])), [[3.0, np.sqrt(14 / 3), 1.0, 6.0, 1.0, 6.0, 2.5]], rtol=1e-6
@@ -125,8 +125,8 @@ def test_the_threshold_of_a_rare_event_is_found():
     arrays = {"values": values, "targets": targets, "lengths": np.full(100, 200)}
     task = open_task("detect", {"classes": ["none", "spike"], "features": ["x"], "num_per_class": {"train": {}}})
     mask = np.ones((30, 200), bool)
-    found = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
-    counts = found["the best threshold on one feature"]
+    results = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
+    counts = results["the best threshold on one feature"]
     assert np.array_equal(counts, task.counts(targets[70:], targets[70:]))
 
 
@@ -153,8 +153,8 @@ def test_neighbours_are_found_with_velocities_only_if_these_help():
     labels = np.arange(120) % 6
     waves = np.sin(time * (1 + labels[:, None] / 3))
     for noise, level, expected in ((1.0, 0.0, 1), (0.0, 5.0, 2)):
-        x = waves + noise * draw.normal(size=waves.shape) + level * draw.normal(size=(120, 1))
-        both = np.stack([x, np.diff(x, axis=1, prepend=x[:, :1])], axis=2)
-        both = ((both - both.mean(axis=(0, 1))) / both.std(axis=(0, 1))).astype(np.float32)
-        assert num_useful_features(both, labels, ["x", "dx"]) == expected
-        assert num_useful_features(both, labels, ["x", "y"]) == 2  # no velocities
+        series = waves + noise * draw.normal(size=waves.shape) + level * draw.normal(size=(120, 1))
+        values = np.stack([series, np.diff(series, axis=1, prepend=series[:, :1])], axis=2)
+        values = ((values - values.mean(axis=(0, 1))) / values.std(axis=(0, 1))).astype(np.float32)
+        assert num_useful_features(values, labels, ["x", "dx"]) == expected
+        assert num_useful_features(values, labels, ["x", "y"]) == 2  # no velocities

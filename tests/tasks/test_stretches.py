@@ -48,16 +48,16 @@ def test_the_interval_covers_the_truth_and_is_never_a_point():
     ],
 )
 def test_evaluate_scores_windows_and_stretches(tmp_path: Path, groups: str, num: int, words: str):
-    found = prepared(tmp_path, people(num, DAY), replace(OF_PEOPLE, groups=groups))
-    summary = write_prepared(tmp_path / "out", found)
+    data = prepared(tmp_path, people(num, DAY), replace(OF_PEOPLE, groups=groups))
+    summary = write_prepared(tmp_path / "out", data)
     task = open_task("classify", summary)
-    targets = torch.from_numpy(found.arrays("test")["targets"])
+    targets = torch.from_numpy(data.arrays("test")["targets"])
     outputs = torch.nn.functional.one_hot(targets, task.num_outputs).float()
     outputs += torch.from_numpy(np.random.default_rng(0).normal(size=outputs.shape)).float()
-    result = task.evaluate(outputs, lambda split, name: found.arrays(split)[name])
+    result = task.evaluate(outputs, lambda split, name: data.arrays(split)[name])
     metrics, rows = result.metrics, result.predictions
     names = {
-        row["group"] for row in name_groups(result, summary, lambda split, name: found.arrays(split)[name]).predictions
+        row["group"] for row in name_groups(result, summary, lambda split, name: data.arrays(split)[name]).predictions
     }
     if groups != "none":  # as the table has them, not their numbers
         assert names < set(people(num, DAY)["subject"].astype(str)) and len(names) == summary["num_groups"]["test"]

@@ -138,10 +138,10 @@ def test_classify_compares_the_score_that_a_task_names(
     arrays = {"targets": labels, "values": values, "ids": np.arange(100)}
     predicted, targets = torch.tensor(np.where(np.arange(100) < 30, 1, labels)), torch.tensor(labels)
     task = kind({"classes": ["a", "b", "c"], "features": ["x"]})
-    found = task.evaluate(F.one_hot(predicted).float(), lambda split, name: arrays[name])
+    result = task.evaluate(F.one_hot(predicted).float(), lambda split, name: arrays[name])
     assert task.score(predicted, targets, torch.empty(0)) == pytest.approx(score)
-    assert found.metrics.get(task.score_name, score) == pytest.approx(score)
-    assert found.sentence.startswith(starts) and f"{verdict} 1-NN (" in found.sentence
+    assert result.metrics.get(task.score_name, score) == pytest.approx(score)
+    assert result.sentence.startswith(starts) and f"{verdict} 1-NN (" in result.sentence
 
 
 @pytest.mark.parametrize(("num_lost", "verdict"), [(4, "the difference is not clear with 96"), (6, "it is worse")])
@@ -150,10 +150,10 @@ def test_a_verdict_on_a_baseline_agrees_with_mcnemar(num_lost: int, verdict: str
     labels = np.repeat([0, 1], [64, 32])
     arrays = {"targets": labels, "values": np.zeros((96, 2, 1), dtype=np.float32), "ids": np.arange(96)}
     outputs = F.one_hot(torch.tensor(np.where(np.arange(96) < num_lost, 1, 0)), 2).float()
-    found = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(
+    result = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(
         outputs, lambda split, name: arrays[name]
     )
-    assert f"does not beat the most frequent class ({verdict}" in found.sentence
+    assert f"does not beat the most frequent class ({verdict}" in result.sentence
 
 
 def test_classify_refuses_a_score_that_it_does_not_compute():
@@ -182,9 +182,9 @@ def test_a_mistake_in_a_task_gets_one_sentence_before_the_training(
     prepared: Path, tmp_path: Path, old: str, new: str, words: str
 ):
     project = with_task(copy_of(prepared, tmp_path / "project", UNSMOOTHED), CLOSENESS.replace(old, new))
-    done = stages_at_once(project, "hardware", "train tiny cpu 0", check=False, publishes=False)
-    assert done.returncode != 0 and f"workloads/tiny/task.py: {words}" in done.stdout, done.stdout
-    assert "Traceback" not in done.stdout
+    result = stages_at_once(project, "hardware", "train tiny cpu 0", check=False, publishes=False)
+    assert result.returncode != 0 and f"workloads/tiny/task.py: {words}" in result.stdout, result.stdout
+    assert "Traceback" not in result.stdout
 
 
 class Distance(tasks.Task):
@@ -212,12 +212,12 @@ def evaluate(task: tasks.Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
 
 def test_the_defaults_serve_numbers_and_classes_of_steps():
     numbers = Numbers({"target": {"name": "x", "mean": 10.0, "std": 2.0}})
-    found = evaluate(numbers, torch.tensor([[1.0], [1.0]]), torch.tensor([0.0, 1.0]))
-    assert found.predictions == [
+    result = evaluate(numbers, torch.tensor([[1.0], [1.0]]), torch.tensor([0.0, 1.0]))
+    assert result.predictions == [
         {"sequence": "7", "actual": 10.0, "predicted": 12.0, "score": -1.0},
         {"sequence": "8", "actual": 12.0, "predicted": 12.0, "score": 0.0},
     ]
-    assert found.metrics["distance"] == -0.5 and not found.confusion
+    assert result.metrics["distance"] == -0.5 and not result.confusion
 
     steps, targets = Steps({"classes": ["no", "yes"]}), torch.tensor([[0, 1, 0], [1, 1, 1]])
     outputs = torch.nn.functional.one_hot(targets, 2).float()

@@ -99,7 +99,7 @@ def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, pre
             assert accepted == list(NUMBERS)
         elif ordered.HAS_AVX512:
             assert accepted[:2] == [1, 2]
-        trainer.threads = Alternating(accepted)
+        trainer.thread_tuner = Alternating(accepted)
         result = finish(trainer)
         assert result[1] == expected[1]
         assert are_equal(list(result[0].values()), list(expected[0].values()))
