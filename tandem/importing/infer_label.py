@@ -43,7 +43,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     taken = [sequence, step, options.get("groups"), *options.get("features", ())]
     kinds = {"regress": ("whole", "number"), "classify": ("text", "flag", "whole")}.get(task or "", COLUMN_KINDS)
     free = columns.of_kind(*kinds, exclude=[*taken, *columns_of(options.get("categories", ()))])
-    free = [name for name in free if name not in named_like(CALENDAR_NAMES, free)]
+    of_calendar = {*named_like(CALENDAR_NAMES, free)}
+    free = [name for name in free if name not in of_calendar]
     likely = [name for name in free if is_constant(columns, name, sequence, first_rows)]
     likely += [name for name in free if name not in likely and names_events(columns, name)]
     by_name, ids = named_like(LABEL_NAMES, likely), named_like((*GROUP_NAMES, *SEQUENCE_NAMES), likely)

@@ -415,8 +415,8 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     ]
     orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
     candidates = columns.of_kind("text", "whole")
-    candidates = [name for name in candidates if name not in named_like(CALENDAR_NAMES, candidates)]
-    candidates = [name for name in candidates if not follows_days(columns, name)]
+    of_calendar = {*named_like(CALENDAR_NAMES, candidates)}
+    candidates = [name for name in candidates if name not in of_calendar and not follows_days(columns, name)]
     candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
     labels = {*columns.of_kind("text"), *named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
     num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}

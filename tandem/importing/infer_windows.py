@@ -22,6 +22,7 @@ from tandem.params.schema import NO_GROUPS
 
 OF_TEXT = "text that changes within the recordings"  # why a column is the label
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
+MOST_NAMED = 10  # columns called like labels
 PARTS_OF_TIMES = "week weekday month hour quarter year season".split()
 MIN_STRETCH = 16  # rows: an event is shorter
 MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of these in stretches of MIN_STRETCH rows
@@ -96,12 +97,14 @@ def likely_columns(
         else []
     )
     by_name = named_like(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    by_name = by_name if len(by_name) <= MOST_NAMED else []  # many columns of one word are features
     # A name that ends in id is a label if its values come again, and nothing else is one.
     ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
     likelier = [*columns.of_kind("text", "flag", exclude=ids), *(name for name in by_name if not is_id(name))]
     by_name = [name for name in by_name if not is_id(name) or not (likelier or columns.is_together(name))]
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     other_texts = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
+    clip_ids = [] if selected else ids_of_clips(columns)
     for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
         why = "by its name" if label in by_name else OF_TEXT
         people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
@@ -112,7 +115,7 @@ def likely_columns(
         for recording in selected or [*filter(columns.repeats, people), NO_GROUPS]:
             if recording == NO_GROUPS and not may_be_one:
                 continue
-            if selected or not has_clips(columns, label, recording):
+            if selected or not has_clips(columns, clip_ids, label, recording):
                 yield (label, why), recording
 
 
@@ -159,14 +162,18 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
     return recording, f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"
 
 
-def has_clips(columns: TableColumns, label: str, recording: str) -> bool:
-    """Whether another column is the id of sequences with one label each."""
+def ids_of_clips(columns: TableColumns) -> list[str]:
+    """The columns that may be the ids of sequences, by their names or because their rows are together."""
     ids = find_ids(columns)
     likely = {*named_like(SEQUENCE_NAMES, ids), *labelled_ids(columns)}
-    for name in ids:
-        if name not in (label, recording) and (name in likely or columns.is_together(name)):
-            if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
-                return True
+    return [name for name in ids if name in likely or columns.is_together(name)]
+
+
+def has_clips(columns: TableColumns, ids: Sequence[str], label: str, recording: str) -> bool:
+    """Whether one of `ids` tells apart sequences with one label each."""
+    for name in (name for name in ids if name not in (label, recording)):
+        if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
+            return True
     return False
 
 

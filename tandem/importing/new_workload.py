@@ -218,7 +218,7 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: S
     if re.search(r"\btable(\[| = |\.to_csv)", message) and (path.is_file() or (source and all(source.code))):
         read, write = text_tables.pandas_code(path, options) if path.is_file() or not source else source.code
         after = "" if "to_csv" in message else f"; after it: {write}"
-        if path.is_file() and path.suffix.lower() != ".parquet":
+        if "to_datetime(table[" in message and path.is_file() and path.suffix.lower() != ".parquet":
             for name, form in text_tables.date_formats(path, options).items():
                 message = message.replace(
                     f"to_datetime(table[{name!r}])", f"to_datetime(table[{name!r}], format={form!r})"
