@@ -49,6 +49,7 @@ DATE = rf"{SORTABLE}|{YEAR}[-_ ]?[QW]\d\d?|\d{{1,2}}[./-]\d{{1,2}}[./-]\d\d(?:\d
 WHOLE, DECIMAL, DATED = (
     rf"(?P<stem>.*?)[ _.\-\[(]*(?P<number>{number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}", DATE)
 )
+LAGGED = r"(?P<stem>.*?)[ _(]?t(?P<number>(?:[ ]?[+-][ ]?\d{1,9})?)\)?"  # x(t-2), x(t-1), x(t): t-2 is two steps before
 BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 the step 0 of 2_x
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
@@ -62,8 +63,9 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
 
     x0.0, x0.1, ..., x1.1 is x with decimal numbers; s1.0 ... s1.9, s2.0 ... s2.9 are two features, s1 and s2.
     """
-    dated, number_first, whole, decimal = (runs_of(names, form) for form in (DATED, NUMBER_FIRST, WHOLE, DECIMAL))
-    likely = [dated, number_first, *((decimal, whole) if "" in decimal else (whole, decimal))]
+    forms = (DATED, NUMBER_FIRST, LAGGED, WHOLE, DECIMAL)
+    dated, number_first, lagged, whole, decimal = (runs_of(names, form) for form in forms)
+    likely = [dated, number_first, lagged, *((decimal, whole) if "" in decimal else (whole, decimal))]
     return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
 
@@ -77,7 +79,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
                 number = re.sub(r"\D", "", number)
             elif re.fullmatch(DATE, number):
                 number = len(columns)
-            columns.setdefault(Decimal(number), name)
+            columns.setdefault(Decimal(str(number).replace(" ", "") or 0), name)
     longest = max(map(len, by_stem.values()), default=0)
     runs = {stem: list(columns.values()) for stem, columns in by_stem.items()}
     for stem, columns in by_stem.items():
@@ -90,7 +92,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
 
 def gap_in(run: Sequence[str]) -> str:
     """What to say of numbers that are not evenly spaced; empty if they are."""
-    if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST) for name in run):
+    if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST, LAGGED) for name in run):
         return ""
     matches = [re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name) for name in run]
     numbers = [Decimal(match["number"]) for match in matches if match]

@@ -338,3 +338,10 @@ def test_lists_in_the_cells_of_csv_are_refused_with_the_code_that_writes_a_row_f
     short = texts.assign(box="[1, 2, 3, 4]", odd="[1,,2]")
     path, flags = rewritten(refusal(saved(short, tmp_path / "t.csv")), tmp_path)
     assert expect(path, *flags)
+
+
+def test_steps_before_t_are_in_their_order_and_t_is_the_last():
+    """x(t-3), ..., x(t) once were read backwards, without x(t)."""
+    for form in ("{}(t{})", "{}_t{}", "{} t {}"):
+        run = [form.format("x", lag).rstrip() for lag in ("-3", "-2", "-1", "")]
+        assert wide.numbered([*run[::-1], "label"]) == {"x": run}
