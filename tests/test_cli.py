@@ -85,7 +85,7 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
         ("repro --dry", 0, {"stages", "seconds", "results"}),
         ("compare tiny@cpu tiny@cpu", 2, {"error"}),
         ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
-        ("sync", 0, {"mlflow", "kept"}),
+        ("sync", 0, {"mlflow", "problems"}),
         ("show", 0, {"tiny"}),
         ("doctor --no-live", None, {"healthy", "findings"}),
         ("ui --host 0.0.0.0", 2, {"error"}),

@@ -301,7 +301,7 @@ class Publication:
 
 def publish_waiting() -> list[str]:
     """Publish the directories that no stage is writing, and evaluations of which MLflow has other scores. Returns an
-    error message for each one that failed.
+    error message for each one that failed; if the store does not answer, one message.
     """
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
     if not (waiting or any(evaluations())):
@@ -309,7 +309,7 @@ def publish_waiting() -> list[str]:
     try:
         client = open_client()
     except Exception as error:
-        return [sentence(explain(error))] * len([*waiting, *evaluations()])
+        return [sentence(explain(error))]
     problems = [Publication(folder, client).publish() for folder in waiting]
     return [sentence(problem) for problem in (*problems, *publish_other_scores(client)) if problem]
 

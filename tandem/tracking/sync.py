@@ -7,7 +7,7 @@ MLFLOW_TRACKING_URI, or the project's own store.
     tandem sync
     MLFLOW_TRACKING_URI=http://server:5000 tandem sync
 
-Exit status: 0 all are published, 1 some are kept, with the reason.
+Exit status: 0 all are published, 1 some are not, or MLflow does not answer; with the reason.
 """
 
 from argparse import Namespace
@@ -19,6 +19,6 @@ from tandem.tracking.store import shown_uri, tracking_uri
 
 def main(options: Namespace) -> Result:
     problems, store = publish_waiting(), shown_uri(tracking_uri())
-    summary = f"{len(problems)} runs are kept here" if problems else "up to date"
+    summary = "not up to date; what it lacks stays in .tandem/runs/ and results/" if problems else "up to date"
     text = "\n".join([*dict.fromkeys(problems), f"MLflow at {store}: {summary}"])
-    return Result(text, {"mlflow": store, "kept": problems}, FAILED if problems else DONE)
+    return Result(text, {"mlflow": store, "problems": problems}, FAILED if problems else DONE)

@@ -468,8 +468,12 @@ def test_other_scores_in_results_reach_mlflow_as_soon_as_it_answers(trained: Pat
     score = open_folder(path).score
     score["metrics"]["accuracy"] = 0.25
     schemas.write(path, schemas.ScoreRecord, score)
-    result = tandem(project, "sync", check=False, MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed_port}")
-    assert result.returncode == 1 and "1 runs are kept here" in result.stdout, result.stdout
+    shutil.copytree(project / "results/runs/tiny/cpu", project / "results/runs/tiny/auto")
+    done = tandem(project, "sync", "--json", check=False, MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed_port}")
+    problems = json.loads(done.stdout)["problems"]
+    assert done.returncode == 1 and len(problems) == 1, "two evaluations, of which none is known to be kept"
+    assert "connection refused" in problems[0]
+    shutil.rmtree(project / "results/runs/tiny/auto")
     assert "up to date" in tandem(project, "sync").stdout
     client = client_of(project)
     [entry] = runs_of(client)
