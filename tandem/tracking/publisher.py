@@ -13,22 +13,20 @@ before it is created. An epoch that is trained again after a kill would add a se
 only epochs that a checkpoint contains. If publishing fails, the data stays in its directory: `tandem sync` or the next
 publisher publishes it.
 
-An evaluation that DVC restores, for example after an edit of a metric was undone, writes no run directory. Both also
-compare the scores in results/ with those that MLflow has (`publish_other_scores`).
+`tandem sync` and the publisher also publish the evaluations that DVC has restored (restored.py): no stage writes a run
+directory for those.
 """
 
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, results_dir, write_json
+from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
 from tandem.runs.quantities import epoch_metrics
-from tandem.runs.run import Run, open_folder
 from tandem.tracking import headline, registry, run_dir
 from tandem.tracking.connection import (
     explain,
@@ -39,6 +37,7 @@ from tandem.tracking.connection import (
     sentence,
 )
 from tandem.tracking.headline import PARENT_TAG
+from tandem.tracking.restored import evaluations, publish_other_scores
 from tandem.tracking.run_dir import GROUP_TAG, RECORDED_STAGES, run_dirs
 from tandem.tracking.store import tracking_uri
 
@@ -86,6 +85,18 @@ class Publication:
             write_json(self.folder / IN_MLFLOW, {**self.ids, **problem})
             return problem
         return {}
+
+    def publish_if_due(self) -> None:
+        """Publish if there is something new; after an error, not before RETRY_SECONDS."""
+        if not self.has_news() or time.monotonic() <= self.retry_at:
+            return
+        problem = self.publish()
+        self.has_failed = bool(problem)
+        if problem:
+            print(sentence(problem), flush=True)
+            self.retry_at = time.monotonic() + RETRY_SECONDS
+            with suppress(Exception):  # the next attempt reports it
+                make_tables()  # the store's file may have been removed
 
     def has_news(self) -> bool:
         return self.sample_is_due() or self.published != self.state_of_files()
@@ -314,44 +325,6 @@ def publish_waiting() -> list[str]:
     return [sentence(problem) for problem in (*problems, *publish_other_scores(client)) if problem]
 
 
-def evaluations() -> Iterator[tuple[Path, Run]]:
-    """The folders of the scores in results/, and their runs, which have the ids of MLflow's run."""
-    for path in sorted(results_dir().glob(f"runs/*/*/evaluate/measured/*/{IN_MLFLOW}")):
-        with suppress(ValueError, OSError):  # damaged, or a stage writes it
-            run = open_folder(path)
-            if run.score and "run_id" in run.tracking:
-                yield path.parents[2] / "result" / path.parent.name, run
-
-
-def publish_other_scores(client: Any) -> Iterator[dict[str, str]]:
-    """Publish the scores and files of each evaluation in results/ of which MLflow has other scores. Yields the errors.
-
-    A store without the run, such as another one, gets nothing.
-    """
-    from mlflow.entities import Metric
-
-    for folder, evaluation in evaluations():
-        run_id, experiment_id = evaluation.tracking["run_id"], evaluation.tracking["experiment_id"]
-        metrics = evaluation.score["metrics"] if evaluation.score else {}
-        scores = {f"test/{name}": value for name, value in metrics.items()}
-        try:
-            for run in client.search_runs([experiment_id], f"attributes.run_id = '{run_id}'"):
-                if scores.items() <= run.data.metrics.items():
-                    continue
-                evaluation.require_intact()
-                models = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
-                links = {"model_id": models[0].model_id, **registry.dataset_link(run)} if models else {}
-                ms = run_dir.now_ms()
-                client.log_batch(run_id, [Metric(name, value, ms, 0, **links) for name, value in scores.items()])
-                for path in folder.iterdir():
-                    client.log_artifact(run_id, str(path), "" if path.name == "score.json" else "evaluation")
-                headline.write_figures(client, run_id, ms, [client.get_run(run_id)])
-                if parent_id := run.data.tags.get(PARENT_TAG):
-                    headline.write_parent_figures(client, experiment_id, parent_id, ms)
-        except Exception as error:  # `tandem sync` or the next publisher tries again
-            yield explain(error)
-
-
 def publish_until_idle(dvc_process: Any) -> None:
     """Publish until `dvc_process` (psutil.Process) has ended; if it is None, until no stage has run for IDLE_SECONDS.
     Then publish the evaluations of which MLflow has other scores.
@@ -370,14 +343,7 @@ def publish_until_idle(dvc_process: Any) -> None:
             client, open_at = open_store(folders), time.monotonic() + RETRY_SECONDS
         publications = {folder: publications.get(folder) or Publication(folder, client) for folder in folders if client}
         for publication in publications.values():
-            if publication.has_news() and time.monotonic() > publication.retry_at:
-                problem = publication.publish()
-                publication.has_failed = bool(problem)
-                if problem:
-                    print(sentence(problem), flush=True)
-                    publication.retry_at = time.monotonic() + RETRY_SECONDS
-                    with suppress(Exception):  # the next attempt reports it
-                        make_tables()  # the store's file may have been removed
+            publication.publish_if_due()
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
         # A published directory has been removed. So those that are still here have failed, or were not tried yet.
         have_all_failed = all(publication.has_failed for publication in publications.values())
