@@ -488,7 +488,7 @@ def mlflow_requests() -> Requests:
 
     from tandem.tracking import recorded
 
-    client: Any = recorded.open_store()
+    client: Any = recorded.client_of_store()
     run = client.create_run(client.create_experiment(f"benchmark-{uuid.uuid4().hex}")).info.run_id
     steps = iter(range(10**9))
 

@@ -42,13 +42,13 @@ class DeletedExperiment(Exception):
 def open_client() -> Any:
     """Return an MLflow client whose store answers. Raises MLflow's exceptions and those of `make_schema`."""
     set_environment()
-    make_tables()
+    make_schema_if_local()
     if moved := store.update_artifact_locations(timeout_seconds=20.0):
         print(moved, flush=True)
     return connect(tracking_uri())
 
 
-def make_tables() -> None:
+def make_schema_if_local() -> None:
     """If the store is a SQLite file, create the file and its tables if they are missing."""
     if path := store.database_file(tracking_uri()):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ from tandem.tracking.connection import (
     explain,
     find_or_create_experiment,
     import_mlflow,
-    make_tables,
+    make_schema_if_local,
     open_client,
     sentence,
 )
@@ -96,7 +96,7 @@ class Publication:
             print(sentence(problem), flush=True)
             self.retry_at = time.monotonic() + RETRY_SECONDS
             with suppress(Exception):  # the next attempt reports it
-                make_tables()  # the store's file may have been removed
+                make_schema_if_local()  # the store's file may have been removed
 
     def has_news(self) -> bool:
         return self.sample_is_due() or self.published != self.state_of_files()
@@ -340,7 +340,7 @@ def publish_until_idle(dvc_process: Any) -> None:
         if has_writer:
             last_written = now
         if client is None and folders and now > open_at:
-            client, open_at = open_store(folders), time.monotonic() + RETRY_SECONDS
+            client, open_at = client_or_none(folders), time.monotonic() + RETRY_SECONDS
         publications = {folder: publications.get(folder) or Publication(folder, client) for folder in folders if client}
         for publication in publications.values():
             publication.publish_if_due()
@@ -349,14 +349,14 @@ def publish_until_idle(dvc_process: Any) -> None:
         have_all_failed = all(publication.has_failed for publication in publications.values())
         if is_idle and not has_writer and have_all_failed:
             if client is None and not folders:
-                client = open_store([])
+                client = client_or_none([])
             for problem in publish_other_scores(client) if client else ():
                 print(sentence(problem), flush=True)
             return
         time.sleep(POLL_SECONDS)
 
 
-def open_store(folders: list[Path]) -> Any:
+def client_or_none(folders: list[Path]) -> Any:
     """Return MLflow's client; None if the store does not answer. The stages then read the error."""
     try:
         client = open_client()
@@ -371,7 +371,7 @@ def open_store(folders: list[Path]) -> Any:
     return client
 
 
-def open_own_store() -> int:
+def prepare_own_store() -> int:
     """Prepare the project's own store for MLflow's server. Returns the exit status.
 
     Creates missing tables, and publishes: runs that ended with the machine would otherwise show as RUNNING.
@@ -405,5 +405,5 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["open"]:
-        sys.exit(open_own_store())
+        sys.exit(prepare_own_store())
     main(sys.argv[1:])

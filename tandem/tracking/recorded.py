@@ -133,13 +133,13 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
 def ask_store(question: Callable[[Any], Any]) -> Any:
     """Return the tracking store's answer. Raises ValueError if it does not answer."""
     try:
-        return question(open_store())
+        return question(client_of_store())
     except Exception as error:  # the store's errors share no base class, and mlflow is not imported here
         raise ValueError(connection.sentence(connection.explain(error, "did not answer"))) from error
 
 
 @cache
-def open_store() -> Any:
+def client_of_store() -> Any:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     return connection.open_client()
 
