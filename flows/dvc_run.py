@@ -1,8 +1,8 @@
 """Run DVC and report each stage: `python -m flows.dvc_run COMMAND...`, which flows/pipeline.py starts.
 
-The arguments are DVC's, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". The output is
-that of DVC and the stages, and a line for each event (flows/processes.py). The exit status is DVC's. `tandem repro`
-(flows/repro.py) calls `run` itself.
+Each argument is one command of DVC in quotes, such as "repro --force" or "exp run --temp --set-param seeds=[1]". The
+output is that of DVC and the stages, and a line for each event (flows/processes.py). The exit status is DVC's.
+`tandem repro` (flows/repro.py) calls `run` itself.
 
 DVC decides which stages run, in which order, and whether they are forced. A caller of DVC may replace the function that
 reproduces one stage (`repro_fn`); the events come from that function.

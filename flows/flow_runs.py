@@ -46,8 +46,8 @@ def prefect_client(timeout: float, retries: int = 1) -> Iterator[SyncPrefectClie
 
 
 def unfinished_runs(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]:
-    """This project's flow runs that have started, have not ended and match `criteria`, the fields of Prefect's
-    FlowRunFilter. Other projects may use the same server: their runs are never among them.
+    """Tandem's flow runs that have started, have not ended and match `criteria`, the fields of Prefect's FlowRunFilter.
+    Those of other clones of Tandem on the same server are among them, those of other projects are not.
     """
     filters = {"state": {"type": {"any_": UNFINISHED}}, **criteria}
     of_flows = client.read_flow_runs(

@@ -1,4 +1,4 @@
-"""What MLflow is told of a run: of a training at its start and its end, and of one that is evaluated.
+"""What MLflow is told of a training at its start and its end, and of an evaluation.
 
 `write_run_info` writes run.json to the run directory (run_dir.py), from which the publisher creates the MLflow run. An
 evaluation with other settings than the training recorded gets an MLflow run of its own (`key_of_evaluation`).
@@ -32,7 +32,8 @@ def write_run_info(
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     device_tags, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
     seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
-    # Of the same inputs, a first seed that was trained before the experiment belongs to its others.
+    # Not the experiment's name: its seeds belong to a first seed that was trained before it. Earlier versions had the
+    # name here; the constant keeps the key of trainings that MLflow has.
     inputs_key = files.digest({**inputs, "seed": None, "experiment": None})[:32]
     group = group_key(inputs_key, context)
     device = context.requested if context.num_workers > 1 else trainer.device.name()
