@@ -11,7 +11,7 @@ mlflow nor torch.
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
     evaluate.end.json       the end of the evaluation; also the model to register
-    in_mlflow.json          MLflow's ids of the run, if it has it; after a failure, also the error and the fixing command
+    in_mlflow.json          MLflow's ids of the run, if it has it; after a failure, also the error and its fix
     writer                  the stage's process holds a lock on this file
 """
 
