@@ -3,8 +3,8 @@
 Reads the weights that `evaluate.weights` names, of each seed, the packed test split, and what the fitted model of the
 stage `baseline` predicts for it. Writes two folders to results/runs/<workload>/<device>/evaluate/. `result` has the
 same bytes whenever the evaluation is reproduced: for each seed, `score.json`, `scores.csv`, `confusion.csv`,
-`predictions.csv` and their figure `result.png`. `measured` has the times (`timing.json`) and the ids of the MLflow run
-(`in_mlflow.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
+`predictions.csv` and their figure `result.png`. `measured` has the times (`evaluation.json`) and the ids of the MLflow
+run (`in_mlflow.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
 recorded, to a run of their own.
 """
 
@@ -192,7 +192,7 @@ def write_files(
     if own_scores.higher_is_better:
         record["own_metrics"] = own_scores.higher_is_better
     schemas.write(out / "score.json", ScoreRecord, record)
-    schemas.write(context.output("evaluate", "measured") / "timing.json", EvaluationTiming, measured)
+    schemas.write(context.output("evaluate", "measured") / "evaluation.json", EvaluationTiming, measured)
 
     paths = [out / "score.json", *tables]
     with drawing.chart_style():

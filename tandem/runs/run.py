@@ -11,7 +11,7 @@ neither torch nor mlflow.
     replicate/result/<seed>/     each of the other seeds, if there are any
     replicate/measured/<seed>/
     evaluate/result/<seed>/      every seed: score.json, predictions.csv, scores.csv, confusion.csv
-    evaluate/measured/<seed>/    timing.json, in_mlflow.json
+    evaluate/measured/<seed>/    evaluation.json, in_mlflow.json
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
 
 TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
 # The folders of a seed's files, and those of a run's artifacts, as in MLflow.
-BY_SEED = ("train/result", "train/measured", "replicate/result", "replicate/measured", "evaluate/result")
+BY_SEED = tuple(f"{stage}/{folder}" for stage in (*TRAININGS, "evaluate") for folder in ("result", "measured"))
 FLAT = ("", "evaluation")
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
 ReadFile = Callable[[str], tuple[bytes, str]]
@@ -201,9 +201,9 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
     """
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
-    if folder.name.isdigit() and any(folder.parent.match(f"*/{place}") for place in (*BY_SEED, "evaluate/measured")):
+    if folder.name.isdigit() and any(folder.parent.match(f"*/{place}") for place in BY_SEED):
         folder, seed = folder.parents[2], int(folder.name)
-    name, places, own_places = files.relative(folder), list(FLAT), dict[str, list[str]]()
+    name, places = files.relative(folder), list(FLAT)
     if stages := seeds_in(folder):
         if seed is None and len(stages) > 1:
             names = ", ".join(f"{name}/{stages[trained_seed]}/result/{trained_seed}" for trained_seed in stages)
@@ -211,10 +211,9 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
         seed = next(iter(stages)) if seed is None else seed
         name += f"/{stages.get(seed, TRAININGS[0])}/result/{seed}"
         places = [f"{place}/{seed}" for place in BY_SEED]
-        own_places[files.IN_MLFLOW] = [f"evaluate/measured/{seed}"]  # the `timing.json` there is not the training's
 
     def read(file: str) -> tuple[bytes, str]:
-        if entry := next(filter(Path.is_file, (folder / place / file for place in own_places.get(file, places))), None):
+        if entry := next(filter(Path.is_file, (folder / place / file for place in places)), None):
             return entry.read_bytes(), files.relative(entry)
         raise FileNotFoundError(file)
 

@@ -1,13 +1,14 @@
 """The records of a run and of the model that it is compared with, and functions that write and read them.
 
-    train.json    what was trained and what came out. The bytes are equal whenever the training is reproduced
-    timing.json   what was measured, and where, when and on what
-    score.json    the result on the test split. The bytes are equal whenever the evaluation is reproduced
-    baseline.json the fitted model that the network is compared with; its outputs are beside it
+    train.json        what was trained and what came out. The bytes are equal whenever the training is reproduced
+    timing.json       what was measured, and where, when and on what
+    score.json        the result on the test split. The bytes are equal whenever the evaluation is reproduced
+    evaluation.json   how long the evaluation took, and what was done when memory ran out
+    baseline.json     the fitted model that the network is compared with; its outputs are beside it
 
 Each record has a version (`schema`) and the sha256 of its own content, because DVC does not check the files that it
-restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json and a timing.json of
-its own (`EvaluationTiming`). All of them are small text files.
+restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json and evaluation.json.
+All of them are small text files.
 """
 
 import json

@@ -151,6 +151,7 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
         assert entry.data.metrics.get(metric) == totals[name], name
     for name, value in metrics.items():
         assert entry.data.metrics[f"test/{name}"] == value, name
+    assert entry.data.metrics["test/seconds"] == read_record(trained, "evaluation.json")["evaluate_seconds"]
     [row] = json.loads((trained / "results/compare/compare.json").read_text())["rows"]
     assert row["score"] == metrics["accuracy"] and row["metrics"] == metrics
     shared = row.keys() & totals.keys()
