@@ -101,7 +101,7 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
         verdict = error.verdict
     if original.run_id is not None:
         part = f" (first {QUICK_EPOCHS} epochs, no predictions)" if quick else ""
-        recorded.tag(original, {"verified": f"{verdict}{part}", "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        recorded.tag(original, {"verified": f"{verdict}{part}", "verified.at": files.now()})
     return Verified(original.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
 
 

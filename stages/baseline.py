@@ -15,7 +15,7 @@ import numpy as np
 
 from tandem.data.packed import read_prepared, read_prepared_array
 from tandem.devices.hardware import host_name
-from tandem.files import baseline_dir, prepared_dir, read_json, sha256_file
+from tandem.files import baseline_dir, now, prepared_dir, read_json, sha256_file
 from tandem.params.loading import load_workload
 from tandem.params.schema import FITTED_BASELINE
 from tandem.progress import ProgressLine
@@ -33,7 +33,7 @@ def main(workload: str) -> None:
     timing: BaselineTiming = {
         "schema": schemas.SCHEMA,
         "machine": host_name(),
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": now(),
         "seconds": seconds,
     }
     schemas.write(out / "result" / "baseline.json", BaselineRecord, record)

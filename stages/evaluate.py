@@ -10,7 +10,6 @@ recorded, to a run of their own.
 
 import os
 import statistics
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,7 +127,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         "schema": schemas.SCHEMA,
         "device": context.kind,
         "machine": host_name(),
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": files.now(),
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),

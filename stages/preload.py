@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tandem import files
 from tandem.data.packed import pack_splits
 from tandem.data.splits import SPLITS
 from tandem.devices.hardware import free_memory_bytes
@@ -61,7 +62,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
                 num_bytes += count
     seconds = time.perf_counter() - start
     result: dict[str, Any] = {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": files.now(),
         "file_mib": num_bytes / 2**20,
         "load_mib_per_second": num_bytes / 2**20 / seconds,
         "free_mib": free_memory_bytes() / 2**20,

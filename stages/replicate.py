@@ -51,7 +51,8 @@ def main(workload: str, device: str) -> None:
 
 def replicate(workload: str, device: str, first_seed: int, seeds: Sequence[int]) -> dict[str, Any]:
     """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
-    started, started_at, num_at_once = time.monotonic(), now(), concurrency(workload, device, first_seed, len(seeds))
+    started, started_at = time.monotonic(), files.now()
+    num_at_once = concurrency(workload, device, first_seed, len(seeds))
     concurrently = f", {num_at_once} at a time" if num_at_once > 1 else ""
     print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{concurrently}", flush=True)
     errors = train_all(workload, device, seeds, num_at_once)
@@ -65,7 +66,7 @@ def replicate(workload: str, device: str, first_seed: int, seeds: Sequence[int])
         "num_seeds": len(seeds),
         "num_at_once": num_at_once,
         "machine": host_name(),
-        "measured_at": now(),
+        "measured_at": files.now(),
     }
     if num_whole == len(seeds):
         measured["total_seconds"] = seconds
@@ -155,7 +156,3 @@ def run_process(command: Sequence[str]) -> tuple[int, list[str]]:
             else:
                 print(line, end="", flush=True)
     return process.returncode, errors
-
-
-def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

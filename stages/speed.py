@@ -136,7 +136,7 @@ def compare(
         "about": pairs[0].about,
         "speed_up": asdict(speed_up),  # of the second side relative to the first
         "out_of_memory": out_of_memory,
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": files.now(),
         "sentence": f"{workload}: {sentence}.",
     }
 

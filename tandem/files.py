@@ -1,4 +1,4 @@
-"""All paths of the project, and functions that read and write its files safely.
+"""All paths of the project, functions that read and write its files safely, and the form of a time in them.
 
 DVC's `exp run --temp` and `--queue` run in a copy of the project. Files that DVC tracks are in this copy (`ROOT`).
 Files that must outlive it (checkpoints, MLflow's store, runs in progress) are in the real project (`REAL_ROOT`, from
@@ -13,6 +13,7 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,8 +28,15 @@ MLRUNS = REAL_ROOT / "mlruns"
 IN_MLFLOW = "in_mlflow.json"  # the ids of an MLflow run, in its run directory and beside its evaluation
 PUBLISHED = ROOT / "docs" / "published.json"  # tandem/comparing/published.py reads it
 
+RECORDED_STAGES = ("train", "evaluate")  # MLflow records them; `replicate` starts processes of `train`
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNWRITABLE = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def now() -> str:
+    """The time as records contain it, such as 2026-11-22T10:05:00+0100."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def workload_dir(workload: str) -> Path:

@@ -31,8 +31,6 @@ STAGES = {
 }
 FAILED_KERNEL = ("device-side assert", "illegal memory access", "unspecified launch failure")  # CUDA's words
 NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
-# Stages whose process writes a run directory for MLflow. `replicate` starts processes of `train`.
-RECORDED = ("train", "evaluate")
 
 
 def main(argv: list[str]) -> int:
@@ -86,7 +84,9 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
 
 def run(stage: str, item: list[str]) -> None:
     """Run a stage in this process."""
-    if stage in RECORDED:
+    from tandem.files import RECORDED_STAGES
+
+    if stage in RECORDED_STAGES:
         if sys.stdout.isatty():
             print(f"{stage} {' '.join(item)}: loading torch", flush=True)  # takes seconds
         from tandem.tracking.run_dir import start_publisher

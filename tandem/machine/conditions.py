@@ -18,6 +18,7 @@ import psutil
 
 from tandem.devices.device import Device
 from tandem.devices.hardware import cpu_quota, read_text
+from tandem.files import now
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
 # Threads of a training that wait for a core, in the median epoch: 0.003 on an idle machine, 0.3 and more beside another
@@ -30,7 +31,7 @@ def read(device: Device | None = None) -> dict[str, Any]:
     """The current conditions of the machine and, if there is one, of a device."""
     times = psutil.cpu_times()
     reading: dict[str, Any] = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "at": now(),
         "load_1min": round(os.getloadavg()[0], 2),
         "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
         "own_cpu_seconds": time.process_time(),

@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tandem import files
 from tandem.files import IN_MLFLOW, REAL_ROOT, STATE, locked, read_json, read_numbers, relative, write_json
 from tandem.runs.quantities import epoch_metrics
 from tandem.tracking import headline, registry, run_dir
@@ -38,7 +39,7 @@ from tandem.tracking.connection import (
 )
 from tandem.tracking.headline import PARENT_TAG
 from tandem.tracking.restored import evaluations, publish_other_scores
-from tandem.tracking.run_dir import GROUP_TAG, RECORDED_STAGES, run_dirs
+from tandem.tracking.run_dir import GROUP_TAG, run_dirs
 from tandem.tracking.store import tracking_uri
 
 IDLE_SECONDS = 10.0
@@ -107,7 +108,7 @@ class Publication:
     def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
         times = {}
-        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in RECORDED_STAGES)):
+        for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in files.RECORDED_STAGES)):
             with suppress(FileNotFoundError):
                 times[name] = (self.folder / name).stat().st_mtime_ns
         return times, run_dir.has_writer(self.folder)
@@ -119,7 +120,7 @@ class Publication:
         if info != self.info:
             self.publish_info(info)
         self.publish_epochs()
-        for stage in RECORDED_STAGES:
+        for stage in files.RECORDED_STAGES:
             self.publish_end(stage, info)
         status = self.set_status(has_writer)
         if self.parent_id:

@@ -174,7 +174,7 @@ def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: floa
     before, after = record.at_start["conditions"], conditions.read(trainer.device)
     after["own_cpu_seconds"] += cpu_seconds_of_others
     return {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": files.now(),
         "conditions": after,
         # Processor time is counted per process, so a resumed training has no total.
         "between": conditions.between(before, after) if record.at_start["process"] == THIS_PROCESS else {},

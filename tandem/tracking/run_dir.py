@@ -34,7 +34,6 @@ from tandem.runs.record import Record
 from tandem.tracking.store import shown_uri, tracking_uri, update_artifact_locations
 
 RUNS = STATE / "runs"
-RECORDED_STAGES = ("train", "evaluate")  # in MLflow (as in tandem/stage.py); each writes <stage>.end.json
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the run key of their parent run
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 PUBLISHER = "tandem.tracking.publisher"

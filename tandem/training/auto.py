@@ -24,7 +24,7 @@ from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.hardware import usable_cores
 from tandem.devices.memory import free_cache, is_out_of_memory
-from tandem.files import ROOT, digest, locked, sha256_file, user_cache_dir, write_json
+from tandem.files import ROOT, digest, locked, now, sha256_file, user_cache_dir, write_json
 from tandem.machine.conditions import waited_seconds
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of
@@ -250,7 +250,7 @@ def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], value
         fastest(seconds),
         gains=[[value, seconds[first] / seconds_with_value] for value, seconds_with_value in seconds.items()],
         about=f"{name} with {num_parameters:,} parameters, batches of {batch}, {hardware['name']}",
-        measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        measured_at=now(),
     )
 
 
