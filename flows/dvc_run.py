@@ -1,7 +1,7 @@
 """Run DVC and report each stage: `python -m flows.dvc_run COMMAND...`, which flows/pipeline.py starts.
 
 Each argument is one command of DVC in quotes, such as "repro --force" or "exp run --temp --set-param seeds=[1]". The
-output is that of DVC and the stages, and a line for each event (flows/processes.py). The exit status is DVC's.
+output is that of DVC and the stages, and a line for each event (flows/events.py). The exit status is DVC's.
 `tandem repro` (flows/repro.py) calls `run` itself.
 
 DVC decides which stages run, in which order, and whether they are forced. A caller of DVC may replace the function that
@@ -36,7 +36,7 @@ from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.ui import ui
 
 from flows.damaged_files import with_damaged_file
-from flows.processes import Outcome, StageEvent
+from flows.events import Outcome, StageEvent
 from tandem.files import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID, start_publisher
 

@@ -40,9 +40,9 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import processes, remote, results_in_prefect
+from flows.events import Outcome, StageEvent, event_in
 from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from flows.processes import Outcome, StageEvent, event_in
 from tandem.command import CommandError
 from tandem.messages import without_password
 from tandem.runs.terminal import EPOCH_LINE

@@ -1,10 +1,8 @@
 """Child processes of flows/: start one in its own session, read its lines, stop it with all its children.
 
 If this process is killed, the kernel sends SIGTERM to the child. Only this module handles process groups in flows/.
-Among the lines of flows/dvc_run.py are events, which say what has become of a stage.
 """
 
-import json
 import os
 import re
 import select
@@ -12,11 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from tandem import files
 from tandem.command import NO_ANSWER, CommandError
@@ -38,41 +34,6 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 # (signal, seconds to wait for the end): Ctrl+C saves a checkpoint. Prefect gives a cancelled run 30 s.
 ESCALATION = ((signal.SIGINT, 12.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
 SECONDS_BETWEEN_TICKS = 1.0
-MARK = "tandem-event: "  # begins the line of an event
-Outcome = Literal["running", "ran", "restored", "unchanged", "failed"]
-
-
-@dataclass(frozen=True)
-class StageEvent:
-    """What has become of a stage: it has started or ended, or DVC does not run it."""
-
-    stage: str  # empty if DVC failed before a stage or between two
-    outcome: Outcome
-    seconds: float = 0.0  # since DVC began to examine the stage
-    message: str = ""  # the reason of the failure
-    ended_by: str = ""  # the signal that ended it, such as SIGKILL
-
-    @property
-    def is_interrupted(self) -> bool:
-        return self.ended_by == "SIGINT"
-
-    @property
-    def reason(self) -> str:
-        return f"{self.stage}: {self.message}" if self.stage else self.message
-
-    @property
-    def line(self) -> str:
-        return MARK + json.dumps(asdict(self))
-
-
-def event_in(line: str) -> StageEvent | None:
-    return StageEvent(**json.loads(line.removeprefix(MARK))) if line.startswith(MARK) else None
-
-
-def counts(outcomes: Iterable[Outcome]) -> str:
-    """The number of stages with each outcome: `7 ran, 2 restored, 4 unchanged`."""
-    num_of: Counter[str] = Counter(outcomes)
-    return ", ".join(f"{num_of[name]} {name}" for name in ("ran", "restored", "unchanged") if num_of[name])
 
 
 def run(

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
+from flows.events import Outcome, counts
 from flows.plan import RunPlan
-from flows.processes import Outcome, counts
 from flows.ui import running_servers
 from tandem import files
 from tandem.messages import abridged
