@@ -11,6 +11,7 @@ same command on each machine; torch's launcher then restarts the workers itself.
 import logging
 import os
 import signal
+from typing import Literal
 
 from torch.distributed import DistError, run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -47,50 +48,72 @@ def launch(workload: str, device: str, seed: str) -> int:
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
         *rendezvous_options(), "-m", "tandem.stage", "train", workload, device, seed,
     ]  # fmt: skip
-    number, num_parts = 0, settings.grad_accum_steps
+    num_restarts, num_parts = 0, settings.grad_accum_steps
     while True:
         with Forwarding() as forwarding:
-            try:
-                run.run(run.parse_args(command))
-                return 0
-            except (RendezvousError, DistError) as error:
-                where = os.environ.get("PET_RDZV_ENDPOINT") or os.environ.get("PET_MASTER_ADDR") or "this machine"
-                raise ConnectionError(
-                    f"the workers did not connect at {where} ({one_line(error)[:160]}); check that all machines run "
-                    "the same command and reach this address"
-                ) from None
-            except ChildFailedError as error:
-                statuses = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            statuses = run_workers(command)
+        if statuses is None:
+            return 0
         if forwarding.stop_requested:
             return 130
-        if OUT_OF_MEMORY_STATUS in statuses.values() and num_nodes() == 1:
+        step = next_step(statuses, num_nodes(), num_restarts)
+        if isinstance(step, int):
+            return step
+        if step == "split batches":
             num_parts *= 2
             os.environ[MIN_GRAD_ACCUM_STEPS] = str(num_parts)
             again = f"all {num_workers} workers resume from the last checkpoint, with batches in {num_parts} parts"
             print(f"out of memory: {again}", flush=True)
-            continue
-        if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
-            return failed[0]
-        if {-status for status in statuses.values() if status < 0} - {signal.SIGTERM} == {signal.SIGABRT}:
-            raise ChildProcessError(
-                f"{killed_worker(statuses)} by a library, which printed the cause above; if nccl waited for another "
-                "GPU, try NCCL_P2P_DISABLE=1; run the same command again"
-            )
-        if num_nodes() > 1:  # torch's launcher has already restarted them
-            raise ChildProcessError(f"{killed_worker(statuses)}; run the same command again on every machine")
-        if number == MAX_RESTARTS:
-            step = (
-                "the system kills processes when memory runs out: lower train.batch_size or the number of workers, or "
-                "look at the kernel's log (dmesg)"
-            )
-            if min(statuses.values()) > 0:
-                step = "fix the cause that they printed above"
-            raise ChildProcessError(
-                f"{killed_worker(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
-            )
-        number += 1
-        again = f"all {num_workers} resume from the last checkpoint (restart {number} of {MAX_RESTARTS})"
-        print(f"{killed_worker(statuses)}; {again}", flush=True)
+        else:
+            num_restarts += 1
+            again = f"all {num_workers} resume from the last checkpoint (restart {num_restarts} of {MAX_RESTARTS})"
+            print(f"{killed_worker(statuses)}; {again}", flush=True)
+
+
+def run_workers(command: list[str]) -> dict[int, int] | None:
+    """Run all workers of this machine. Returns the exit status of each worker that failed; None if none did."""
+    try:
+        run.run(run.parse_args(command))
+        return None
+    except (RendezvousError, DistError) as error:
+        where = os.environ.get("PET_RDZV_ENDPOINT") or os.environ.get("PET_MASTER_ADDR") or "this machine"
+        raise ConnectionError(
+            f"the workers did not connect at {where} ({one_line(error)[:160]}); check that all machines run "
+            "the same command and reach this address"
+        ) from None
+    except ChildFailedError as error:
+        return {rank: failure.exitcode for rank, failure in error.failures.items()}
+
+
+def next_step(
+    statuses: dict[int, int], num_machines: int, num_restarts: int
+) -> int | Literal["split batches", "restart"]:
+    """What follows from the exit statuses of failed workers (rank -> status; -9 is SIGKILL): the exit status of the
+    training, or with what all workers start again. Raises ChildProcessError if a worker was killed and none of these
+    helps.
+    """
+    if OUT_OF_MEMORY_STATUS in statuses.values() and num_machines == 1:
+        return "split batches"
+    if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
+        return failed[0]
+    if {-status for status in statuses.values() if status < 0} - {signal.SIGTERM} == {signal.SIGABRT}:
+        raise ChildProcessError(
+            f"{killed_worker(statuses)} by a library, which printed the cause above; if nccl waited for another "
+            "GPU, try NCCL_P2P_DISABLE=1; run the same command again"
+        )
+    if num_machines > 1:  # torch's launcher has already restarted them
+        raise ChildProcessError(f"{killed_worker(statuses)}; run the same command again on every machine")
+    if num_restarts == MAX_RESTARTS:
+        step = (
+            "the system kills processes when memory runs out: lower train.batch_size or the number of workers, or "
+            "look at the kernel's log (dmesg)"
+        )
+        if min(statuses.values()) > 0:
+            step = "fix the cause that they printed above"
+        raise ChildProcessError(
+            f"{killed_worker(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
+        )
+    return "restart"
 
 
 def rendezvous_options() -> list[str]:

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from tandem import files
+from tandem.training.launcher import MAX_RESTARTS, next_step
+from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS
 from tests.projects import (
     copy_of,
     dvc,
@@ -93,6 +95,23 @@ def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
     output, _ = training.communicate()
     assert training.returncode == 130 and "run again to resume" in output, output
     wait_for(lambda: all(map(is_gone, processes)), what="the end of all workers")
+
+
+def test_what_follows_when_workers_fail():
+    """The exit statuses of the failed workers alone decide; the other workers end because of the first one."""
+    killed, lost = -signal.SIGKILL, LOST_WORKER_STATUS
+    assert next_step({1: killed, 0: lost}, num_machines=1, num_restarts=0) == "restart"
+    assert next_step({0: OUT_OF_MEMORY_STATUS, 1: lost}, num_machines=1, num_restarts=MAX_RESTARTS) == "split batches"
+    assert next_step({0: 1, 1: killed}, num_machines=1, num_restarts=0) == 1, "its error is printed; it would recur"
+    assert next_step({0: 130, 1: lost}, num_machines=2, num_restarts=0) == 130
+    for statuses, num_machines, num_restarts, reason in (
+        ({0: lost, 1: killed}, 1, MAX_RESTARTS, r"worker 1 was killed \(SIGKILL\), after 3 restarts; the system kills"),
+        ({0: lost, 1: lost}, 1, MAX_RESTARTS, "worker 0 lost the connection .* fix the cause"),
+        ({0: -signal.SIGTERM, 1: -signal.SIGABRT}, 1, 0, r"worker 1 was killed \(SIGABRT\) by a library"),
+        ({1: killed}, 2, 0, "run the same command again on every machine"),
+    ):
+        with pytest.raises(ChildProcessError, match=reason):
+            next_step(statuses, num_machines, num_restarts)
 
 
 @pytest.mark.long
