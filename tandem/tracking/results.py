@@ -60,6 +60,12 @@ def write_results(
     run_dir.add_tags(why_no_vram(timing))
     run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     add_records(context, timing, run_dir)
+    announce(context, trainer, record, timing, run_dir)
+
+
+def announce(context: RunContext, trainer: Trainer, record: Record, timing: TimingRecord, run_dir: RunDir) -> None:
+    """Print what came out. Warn if other processes have disturbed the measurement; MLflow gets a tag then."""
+    lines, times = timing["summary_lines"], timing["timing"]
     if "model_selection" in lines:
         print(lines["model_selection"], flush=True)
     if "overfitting" in lines:
