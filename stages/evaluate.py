@@ -29,12 +29,10 @@ from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
-from tandem.tasks import Evaluation, Fitted, Task, check_evaluation
+from tandem.tasks import Evaluation, Fitted, check_evaluation
 from tandem.tasks.groups import name_groups
-from tandem.tasks.scores import baseline_scores
-from tandem.tracking.headline import BASELINE_TAG
 from tandem.tracking.run_dir import open_run_dir
-from tandem.tracking.run_info import add_training, key_of_evaluation
+from tandem.tracking.run_info import add_evaluation, add_training, key_of_evaluation
 from tandem.training import inference, own_metrics
 from tandem.training.batches import Split
 from tandem.training.checkpoint import folder_of, remove_stored
@@ -69,15 +67,7 @@ def evaluate_seed(context: RunContext) -> float:
         add_training(context, trained, run_dir)
         result, own_scores, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, own_scores, measured)
-        run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
-        seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-        run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
-        if measured["out_of_memory"]:
-            run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
-        if baseline := strongest_baseline(context.task, result.metrics):
-            run_dir.add_tags({BASELINE_TAG: baseline})
-        for path in paths:
-            run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
+        add_evaluation(context.task, result.metrics, measured, paths, run_dir)
         write_model(run_dir.folder / "artifacts/model", context.result_dir, workload, context.block)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
@@ -89,13 +79,6 @@ def evaluate_seed(context: RunContext) -> float:
     prefix = "" if context.stage == "train" else f"seed {context.seed}: "
     print(f"{prefix}{'; '.join(sentences)}; MLflow run {run_id}", flush=True)
     return score
-
-
-def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
-    """Return the name and the score of the strongest baseline of the task's score; empty if the task has none."""
-    baselines = baseline_scores(task.baselines, task.score_name, metrics) or [(task.zero.partition(":")[0], 0.0)]
-    name, value = baselines[0]
-    return f"{name} {value:.4f}" if name else ""
 
 
 def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:

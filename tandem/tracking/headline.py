@@ -14,7 +14,7 @@ from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
-BASELINE_TAG = "baseline"  # the strongest baseline and its score; stages/evaluate.py sets it
+BASELINE_TAG = "baseline"  # the strongest baseline and its score; run_info.py sets it
 NO_VRAM_TAG = "vram.absent"  # why a run has no metrics of VRAM, such as on a CPU
 FITTED_TAG = "fitted"  # the name of a model that is fitted without steps
 # In a description, what a user writes below this line stays.

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tandem import files
@@ -16,8 +17,10 @@ from tandem.params.parsing import differing_names, flatten, literal, recorded_pa
 from tandem.runs import provenance, schemas
 from tandem.runs.record import Record, memory_tags
 from tandem.runs.run import Run
-from tandem.runs.schemas import TimingRecord
-from tandem.tracking.headline import FITTED_TAG
+from tandem.runs.schemas import EvaluationTiming, TimingRecord
+from tandem.tasks import Task
+from tandem.tasks.scores import baseline_scores
+from tandem.tracking.headline import BASELINE_TAG, FITTED_TAG
 from tandem.tracking.results import add_records, realized_settings, totals, why_no_vram
 from tandem.tracking.run_dir import GROUP_TAG, RunDir
 from tandem.training.context import RunContext
@@ -158,3 +161,25 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     add_records(context, trained.timing, run_dir)
     files.write_json(run_dir.folder / "train.end.json", saved["end"])
     run_dir.write_info(**saved["run"])  # last: from now on it is published
+
+
+def add_evaluation(
+    task: Task, metrics: dict[str, float], measured: EvaluationTiming, paths: list[Path], run_dir: RunDir
+) -> None:
+    """Add to the run directory the scores on the test split, what was measured, and the files of the evaluation."""
+    run_dir.add_metrics({f"test/{name}": value for name, value in metrics.items()})
+    seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
+    run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
+    if measured["out_of_memory"]:
+        run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+    if baseline := strongest_baseline(task, metrics):
+        run_dir.add_tags({BASELINE_TAG: baseline})
+    for path in paths:
+        run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
+
+
+def strongest_baseline(task: Task, metrics: dict[str, float]) -> str:
+    """Return the name and the score of the strongest baseline of the task's score; empty if the task has none."""
+    baselines = baseline_scores(task.baselines, task.score_name, metrics) or [(task.zero.partition(":")[0], 0.0)]
+    name, value = baselines[0]
+    return f"{name} {value:.4f}" if name else ""
