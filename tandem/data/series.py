@@ -24,7 +24,7 @@ from tandem.data.arrays import divisors, remarks_about_constants, without_roundi
 from tandem.data.splits import SPLITS, sizes_of
 from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
 from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, steps_for
-from tandem.params.intervals import Interval, parse_interval
+from tandem.params.intervals import DAYS, Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
 
 MANY_SKIPPED = 0.25  # of the training windows, or of the rows
@@ -263,7 +263,8 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
     point, off_grid = steps.points(stamps)
     # The times are ascending, so if several rows have the same point, only the last one can be exactly at the point.
     is_kept = np.append(point[1:] != point[:-1], True)
-    if (off_grid.any() or not is_kept.all()) and (hours := clock_change(stamps, interval)):
+    may_shift = interval.unit in DAYS or off_grid.any() or not is_kept.all()
+    if may_shift and (hours := clock_change(stamps, interval)):
         raise ValueError(
             f"{table.name}: the times in column {params.columns.time!r} are whole days apart, except that their time "
             f"of day is {hours[0]} as well as {hours[1]}, as at clock changes; write each as a local date, e.g. "

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.data.tables import RawTable, cast_or_none, raise_if_any
-from tandem.params.intervals import Interval
+from tandem.params.intervals import DAYS, Interval
 
 SECOND = 10**9  # nanoseconds
 DAY = 86400 * SECOND
@@ -137,10 +137,18 @@ class Steps:
         return self.interval.months or (1 if self.interval.unit == "business-day" else self.interval.seconds * SECOND)
 
     def points(self, stamps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The grid point of each time (R,), the next one for a time between two, and whether it is between two (R,)."""
-        counted, is_between = count_units(stamps, self.interval)
+        """The grid point of each time (R,), and whether it is moved there (R,): a time between two points to the next
+        one, and a weekend to Monday. With a calendar interval, each time belongs to the period with its date.
+        """
+        counted, is_weekend = count_units(stamps, self.interval)
         past = counted - self.origin
-        return -(-past // self.size), (past % self.size != 0) | is_between
+        if self.interval.months:
+            return counted // self.size, is_weekend
+        if self.interval.unit in DAYS:
+            return (counted - counted % DAY - (self.origin - self.origin % DAY)) // self.size, is_weekend
+        if self.interval.is_calendar:
+            return past, is_weekend
+        return -(-past // self.size), past % self.size != 0
 
     def times(self, points: np.ndarray) -> np.ndarray:
         """The start times of `points`."""
