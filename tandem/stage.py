@@ -2,8 +2,8 @@
 
 The arguments are the stage's name and its item of the matrix; those of `train` end with one seed or more. Exit status:
 0, 1 (failed) or 130 (Ctrl+C); one of several workers also uses 75 and 76 (tandem/training/workers.py). A failure's
-reason is on stderr and in `.tandem/last_error.json`, because DVC turns every failure into exit 255. The stage ends with
-its dvc (tandem/stop_signals.py).
+reason is on stderr and in `.tandem/last_error.json` (tandem/stage_errors.py), because DVC turns every failure into exit
+255. The stage ends with its dvc (tandem/stop_signals.py).
 
 `hardware` runs on every `dvc repro`, so this module imports as little as possible.
 """
@@ -12,7 +12,6 @@ import atexit
 import gc
 import os
 import sys
-from contextlib import suppress
 from importlib import import_module
 
 from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_ended
@@ -29,8 +28,6 @@ STAGES = {
     "evaluate": ("workload", "device"),
     "compare": (),
 }
-FAILED_KERNEL = ("device-side assert", "illegal memory access", "unspecified launch failure")  # CUDA's words
-NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
 
 
 def main(argv: list[str]) -> int:
@@ -61,8 +58,12 @@ def main(argv: list[str]) -> int:
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
+        from tandem.stage_errors import fail
+
         return fail(name, "interrupted", 130)
     except Exception as error:
+        from tandem.stage_errors import fail_with
+
         return fail_with(name, error)
     finally:
         gc.unfreeze()  # otherwise triton reports leaks if this process goes on, as in a test
@@ -100,87 +101,6 @@ def run(stage: str, item: list[str]) -> None:
         gc.freeze()
         gc.enable()
     module.main(*item)
-
-
-def fail_with(name: str, error: Exception) -> int:
-    """Print the reason: one sentence for what a user can cause, a traceback for a mistake in Tandem's code."""
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter fails again at exit
-        return fail(name, "the program that reads the output has ended; write the output to a file")
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in ("stages", "tandem", "flows"):
-        return fail(name, missing_package(error))
-    if isinstance(error, OSError | ValueError):
-        from tandem.command import sentence_of
-
-        return fail(name, sentence_of(error))
-    from tandem.files import ROOT, own_line
-
-    line, (operation, is_random, _) = own_line(error, ROOT / "workloads"), str(error).partition(NOT_DETERMINISTIC)
-    if is_random:
-        reason = f"{operation} has no kernel on this device that gives the same bits again"
-        reason += "; use another operation, or set train.deterministic to false"
-        return fail(name, f"{line or 'the network or its loss'}: {reason}{keep_traceback(error)}")
-    if any(message in str(error) for message in FAILED_KERNEL):
-        reason = (
-            "a kernel failed on the GPU, usually because an index or a class is out of range; torch noticed it only"
-        )
-        step = "train with devices: [cpu], which names the operation"
-        return fail(name, f"{reason} at {line or 'a later operation'}; {step}{keep_traceback(error)}")
-    if line:
-        return fail(name, f"{line}: {type(error).__name__}: {error}{keep_traceback(error)}")
-    import traceback
-
-    traceback.print_exc()
-    record_error(name, f"{type(error).__name__}: {error}")
-    return 1
-
-
-def missing_package(error: ModuleNotFoundError) -> str:
-    """The sentence about a package that is not installed, or a module that is not there."""
-    import traceback
-    from pathlib import Path
-
-    importer = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    if importer.is_relative_to(Path(__file__).resolve().parents[1] / "workloads"):
-        from tandem.parts import missing_import
-
-        return str(missing_import(importer, error.name or ""))
-    return f"the package {error.name!r} is not installed here; `make repro` installs what Tandem needs"
-
-
-def keep_traceback(error: Exception) -> str:
-    """Write the traceback to a file. Returns the end of a sentence that names it; empty if it cannot be written."""
-    import traceback
-
-    from tandem.files import REAL_ROOT, STATE
-
-    path = STATE / "last_traceback.txt"
-    try:
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    except OSError:
-        return ""
-    return f"; {path.relative_to(REAL_ROOT)} has the traceback"
-
-
-def fail(name: str, message: str, status: int = 1) -> int:
-    from tandem.messages import one_line
-
-    message = one_line(message)
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    record_error(name, message)
-    return status
-
-
-def record_error(name: str, message: str) -> None:
-    """Write the reason where flows/dvc_run.py reads it. Never raises, because the stage has already failed."""
-    import json
-
-    from tandem.files import LAST_ERROR, write_text
-
-    # `run` distinguishes errors of this `make repro` or flow from older ones.
-    entry = {"stage": name, "message": message, "run": os.environ.get("TANDEM_RUN")}
-    with suppress(OSError):
-        write_text(LAST_ERROR, json.dumps(entry), is_durable=False)
 
 
 def exit_at_once(ending: list[int]) -> None:

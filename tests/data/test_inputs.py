@@ -54,7 +54,7 @@ VALUES = st.recursive(
 
 
 def one_sentence(error: BaseException) -> str:
-    """The message, as tandem/stage.py prints it."""
+    """The message, as tandem/stage_errors.py prints it."""
     message = one_line(error)
     assert message and "Traceback" not in message and len(message) < 2000, message
     return message
