@@ -40,7 +40,7 @@ ODD_TIMES = {
     rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
     r"-?\d+ days? \d\d:\d\d:\d\d.*": ("to_timedelta({}).dt.total_seconds()", ""),
 }
-TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[ap]m?)?"
+TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[aApP][mM]?)?"
 ODD_TIME = "|".join((TIME_OF_DAY, *ODD_TIMES))
 # Numbers that mean times are from ... to -> what they count, and how pandas reads them.
 CLOCKS = {
@@ -207,7 +207,9 @@ class TableColumns:
 
     def without(self, column: str, cells: list[str]) -> str:
         """How to leave out the rows with these cells of a column, such as a row of totals."""
-        code = f"table = table[~table[{column!r}].isin({cells!r})]"
+        is_empty = f"table[{column!r}].isna() | " * ("" in cells)  # pandas reads '' as a missing cell
+        wrong = f"{is_empty}table[{column!r}].isin({cells!r})"
+        code = f"table = table[~({wrong})]" if is_empty else f"table = table[~{wrong}]"
         return f"{cells[0]!r}, which is none; if such rows are totals or remarks, leave them out: {code}"
 
     def advice_on_clock(self, column: str) -> str:

@@ -54,6 +54,7 @@ BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
+SMALL_CHANGES = 0.05  # of the variance: of a random walk of a hundred steps 0.06, of independent rows 2
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
@@ -117,6 +118,8 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
         texts = [name for name in columns.of_kind("text") if in_stretches(whole(name)) == (False, True)]
         signs = [f"column {name} increases from row to row" for name in [*columns.kinds][:3] if goes_on(columns, name)]
         signs += [f"column {name} stays the same for many rows and returns" for name in texts]
+        if not signs and are_alike(columns):
+            signs = ["neighbouring rows are nearly equal"]
         if signs:
             raise CommandError(
                 f"{columns.shown}: {signs[0]}, so a row may be a step of a recording, which needs a header: "
@@ -149,6 +152,13 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
         return ""
     [first_run, *_] = steps.values()
     return f"{shortened(first_run, 3)} are numbered, and no column shows which rows belong together"
+
+
+def are_alike(columns: TableColumns) -> bool:
+    """Whether in nearly all columns the changes from row to row are small beside the variation, as in a series."""
+    numbers = columns.frame[columns.of_kind("number")].astype(float)
+    changes, variation = numbers.diff().pow(2).mean(), numbers.var()
+    return bool((changes < SMALL_CHANGES * variation).mean() > MOST_RISING)
 
 
 def times_of_rows(columns: TableColumns) -> Iterator[str]:

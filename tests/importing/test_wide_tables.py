@@ -345,3 +345,10 @@ def test_steps_before_t_are_in_their_order_and_t_is_the_last():
     for form in ("{}(t{})", "{}_t{}", "{} t {}"):
         run = [form.format("x", lag).rstrip() for lag in ("-3", "-2", "-1", "")]
         assert wide.numbered([*run[::-1], "label"]) == {"x": run}
+
+
+def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
+    """Exchange rates of eight currencies, which were sequences of seven steps with a number each."""
+    rates = np.random.default_rng(0).normal(size=(500, 8)).cumsum(axis=0) / 100 + 1
+    pd.DataFrame(rates.round(6)).to_csv(tmp_path / "t.csv", index=False, header=False)
+    assert "neighbouring rows are nearly equal" in question(tmp_path / "t.csv")
