@@ -54,7 +54,7 @@ BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
-SMALL_CHANGES = 0.05  # of the variance: of a random walk of a hundred steps 0.06, of independent rows 2
+SMALL_CHANGES = 0.1  # beside the variance: of a random walk of a hundred steps 0.06, of independent rows 2
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
