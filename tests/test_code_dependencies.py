@@ -76,7 +76,7 @@ def stages_of(*workloads: str) -> set[str]:
         (
             "tandem/tasks/scores.py",
             append,
-            {*stages_of(*SCORED), *(f"baseline@{name}" for name in SCORED), "evaluate@price", "compare"},
+            {*stages_of(*SCORED), *(f"baseline@{name}" for name in SCORED), "compare"},
         ),
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),

@@ -178,7 +178,7 @@ def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predict
     table["day"] = pd.date_range("2020-01-01", periods=200, freq="12h")
     table.to_csv(project / "new.csv", index=False)
     output = tandem(project, "predict", "tiny", "new.csv", "-o", "out.csv").stdout
-    assert "99 of 200 rows are not used, because only the last row in each" in output
+    assert "100 of 200 rows are not used, because only the last row in each" in output
 
 
 ARRAYS = (
