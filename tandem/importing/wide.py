@@ -49,7 +49,10 @@ DATE = rf"{SORTABLE}|{YEAR}[-_ ]?[QW]\d\d?|\d{{1,2}}[./-]\d{{1,2}}[./-]\d\d(?:\d
 WHOLE, DECIMAL, DATED = (
     rf"(?P<stem>.*?)[ _.\-\[(]*(?P<number>{number})[\])]?" for number in (r"\d{1,9}", r"\d{1,9}\.\d{1,9}", DATE)
 )
-LAGGED = r"(?P<stem>.*?)[ _(]?t(?P<number>(?:[ ]?[+-][ ]?\d{1,9})?)\)?"  # x(t-2), x(t-1), x(t): t-2 is two steps before
+LAGGED = (
+    r"(?:(?P<stem>.+?)[ _(])?t(?P<number>(?:[ ]?[+-][ ]?\d{1,9})?)\)?"  # x(t-2), x(t-1), x(t): t-2 is two steps before
+)
+SURE_LAG = r"\(t|t ?\+|(^|[ _])t$"
 BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 the step 0 of 2_x
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
@@ -66,6 +69,8 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
     """
     forms = (DATED, NUMBER_FIRST, LAGGED, WHOLE, DECIMAL)
     dated, number_first, lagged, whole, decimal = (runs_of(names, form) for form in forms)
+    # Without x(t), x_t or x_t+1 among them, x_t-1 and x_t-2 may be numbered steps.
+    lagged = {stem: run for stem, run in lagged.items() if any(re.search(SURE_LAG, name) for name in run)}
     likely = [dated, number_first, lagged, *((decimal, whole) if "" in decimal else (whole, decimal))]
     return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
@@ -75,7 +80,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
     by_stem: dict[str, dict[Decimal, str]] = {}
     for name in names:
         if match := re.fullmatch(form, name):
-            columns, number = by_stem.setdefault(match["stem"], {}), match["number"]
+            columns, number = by_stem.setdefault(match["stem"] or "", {}), match["number"]
             if re.fullmatch(SORTABLE, number):
                 number = re.sub(r"\D", "", number)
             elif re.fullmatch(DATE, number):

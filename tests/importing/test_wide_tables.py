@@ -345,6 +345,12 @@ def test_steps_before_t_are_in_their_order_and_t_is_the_last():
     for form in ("{}(t{})", "{}_t{}", "{} t {}"):
         run = [form.format("x", lag).rstrip() for lag in ("-3", "-2", "-1", "")]
         assert wide.numbered([*run[::-1], "label"]) == {"x": run}
+    run = ["t-3", "t-2", "t-1", "t"]
+    assert wide.numbered(run) == {"": run}
+    profile = [f"x_t-{number}" for number in range(5)]
+    assert wide.numbered(profile) == {"x_t": profile}
+    counted = [f"point-{number}" for number in range(5)]  # the t of a word is no time
+    assert wide.numbered(counted) == {"point": counted}
 
 
 def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
