@@ -63,7 +63,8 @@ def infer_recordings(
         }
         if label[1] != OF_TEXT:
             break
-    if choices and all(choice["label"][1] == OF_TEXT for choice in choices.values()):  # none of them by its name
+    has_name = "label" in options or any(choice["label"][1] != OF_TEXT for choice in choices.values())
+    if choices and not has_name:
         [(sequence, _), *_] = (choice["sequence"] for choice in choices.values())
         free = columns.of_kind("text", exclude=[sequence, *choices])
         others = named_like(LABEL_NAMES, [] if sequence == NO_GROUPS else free)

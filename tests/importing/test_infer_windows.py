@@ -219,3 +219,4 @@ def test_a_column_called_label_beside_text_in_stretches_is_a_question(tmp_path: 
     with pytest.raises(CommandError, match="2 columns that could be the label; give --label phase or --label gesture"):
         planned(path)
     assert planned(path, "--label", "gesture").summary["num_sequences"] == 8
+    assert chosen(planned(path, "--label", "phase"))["label"] == "phase"
