@@ -146,13 +146,15 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
 
 
 def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_path: Path):
-    """As nccl's watchdog does after ten minutes without an answer: a restart would wait again."""
+    """As nccl's watchdog does after ten minutes without an answer: a restart would wait again. gloo may end the other
+    worker with the same signal.
+    """
     training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(several))
     workers_under(training.pid)[1].send_signal(signal.SIGABRT)
     (tmp_path / "held/go").touch()
     output, _ = training.communicate()
-    assert training.returncode == 1 and "worker 1 was killed (SIGABRT) by a library" in output, output
+    assert training.returncode == 1 and re.search(r"worker [01] was killed \(SIGABRT\) by a library", output), output
     assert "restart" not in output and "Traceback" not in output, output
 
 
