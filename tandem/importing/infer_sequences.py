@@ -334,13 +334,14 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
     order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
     likely = columns.of_kind("text", "whole", "time", exclude=[name for name in (sequence, step) if name])
-    candidates = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
+    candidates = named = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
-        candidates += [name for name in likely if columns.is_together(name) and columns.frame[name].notna().all()]
+        together = [name for name in likely if columns.is_together(name) and columns.frame[name].notna().all()]
+        candidates = [*named, *together]
     for column in dict.fromkeys(candidates):
         num_values = columns.num_distinct(column) + 1  # with that of an empty cell
         pairs = codes * num_values + columns.codes(column) + 1
-        orders = [order] if column in named_like(GROUP_NAMES[:-1], [column]) else [order, np.arange(len(codes))]
+        orders = [order] if column in named else [order, np.arange(len(codes))]
         distinct, num_runs = np.unique(pairs), {1 + np.count_nonzero(np.diff(pairs[rows])) for rows in orders}
         num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)
         if num_runs == {len(distinct)} and 2 * len(distinct) <= len(pairs):
