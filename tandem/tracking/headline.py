@@ -107,6 +107,13 @@ def write_description(client: Any, run_id: str) -> None:
     client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(["  \n".join(lines), *remarks]) + RULE + notes)
 
 
+def write_run_figures(client: Any, experiment_id: str, run_id: str, parent_id: str, ms: int) -> None:
+    """Write the figures of one run, and if it has a parent run, those over its seeds. Call this after new metrics."""
+    write_figures(client, run_id, ms, [client.get_run(run_id)])
+    if parent_id:
+        write_parent_figures(client, experiment_id, parent_id, ms)
+
+
 def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
     """Write the figures over the evaluated seeds to the parent run, and which seeds these are."""
     runs = newest_of_seeds(client, experiment_id, parent_id)

@@ -253,9 +253,7 @@ class Publication:
         # Only measured times are new if the same evaluation was repeated after a kill: it gets no second point.
         if set(new_metrics) - MEASURED:
             self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new_metrics.items()])
-        headline.write_figures(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
-        if self.parent_id:
-            headline.write_parent_figures(self.client, self.experiment_id, self.parent_id, end["ms"])
+        headline.write_run_figures(self.client, self.experiment_id, self.run_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
     def register(self, workload: str, run: Any, model_id: str, model_info: dict[str, Any]) -> None:

@@ -47,8 +47,6 @@ def publish_other_scores(client: Any) -> Iterator[dict[str, str]]:
                 client.log_batch(run_id, [Metric(name, value, ms, 0, **links) for name, value in scores.items()])
                 for path in folder.iterdir():
                     client.log_artifact(run_id, str(path), "" if path.name == "score.json" else "evaluation")
-                headline.write_figures(client, run_id, ms, [client.get_run(run_id)])
-                if parent_id := run.data.tags.get(PARENT_TAG):
-                    headline.write_parent_figures(client, experiment_id, parent_id, ms)
+                headline.write_run_figures(client, experiment_id, run_id, run.data.tags.get(PARENT_TAG, ""), ms)
         except Exception as error:  # `tandem sync` or the next publisher tries again
             yield explain(error)
