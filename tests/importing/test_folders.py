@@ -149,13 +149,21 @@ def test_folders_are_labels_people_who_are_in_one_split_and_the_split(
         assert plan.summary["num_groups"]["test"] == 2 or "split" not in form
 
 
-@pytest.mark.parametrize("step", ["frame", "time"])
-def test_files_with_rows_out_of_order_are_in_the_order_of_their_step(tmp_path: Path, step: str):
+@pytest.mark.parametrize(
+    ("step", "order"),
+    [
+        ("frame", lambda table, number: table.sample(frac=1, random_state=1) if number % 3 == 0 else table),
+        ("time", lambda table, number: table.sample(frac=1, random_state=1) if number % 3 == 0 else table),
+        ("time", lambda table, number: pd.concat([table[:2], table[3:], table[2:3]])),
+        ("time", lambda table, number: table[::-1]),
+    ],
+)
+def test_files_with_rows_out_of_order_are_in_the_order_of_their_step(tmp_path: Path, step: str, order):
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
     for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
         table = pd.read_csv(path)
         table[step] = np.arange(len(table)) * (1 if step == "frame" else 0.05)
-        (table.sample(frac=1, random_state=1) if number % 3 == 0 else table).to_csv(path, index=False)
+        order(table, number).to_csv(path, index=False)
     assert expect(folder, ordered=False).workload.preprocess.columns.step == step
 
 
