@@ -289,6 +289,9 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     np.save(tmp_path / "ntc.npy", values)
     np.save(tmp_path / "nct.npy", values.swapaxes(1, 2))
     (tmp_path / "files").mkdir()
+    (tmp_path / "backwards").mkdir()
+    for number, rows in table.rename(columns={"step": "pos"}).groupby("sequence"):
+        rows[::-1].drop(columns="sequence").to_csv(tmp_path / f"backwards/{number:02}.csv", index=False)
     for number, sequence in enumerate(values):
         pd.DataFrame(sequence, columns=["x", "y"]).to_csv(tmp_path / "files" / f"{number:02}.csv", index=False)
         (tmp_path / "frames" / f"{number:02}").mkdir(parents=True)
@@ -306,7 +309,10 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))
     with pytest.raises(ValueError, match=r"ntc.npy as one long table has no column 'x'"):
         predicted("ntc.npy")
-    columns = {**predictor.learned["columns"], "features": ["c0", "c1"]}  # as of a workload made of arrays
+    columns = predictor.learned["columns"]
+    predictor.learned["columns"] = {**columns, "step": "pos"}  # only the training knows the name
+    assert predicted("backwards") == list(expected)
+    columns = {**columns, "features": ["c0", "c1"]}  # as of a workload made of arrays
     predictor.learned |= {"columns": columns, "features": ["c0", "c1", "dc0", "dc1"]}
     arrays = ("ntc.npy", "nct.npy", "frames")
     assert {name: predicted(name) for name in arrays} == dict.fromkeys(arrays, list(expected))

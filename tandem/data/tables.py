@@ -329,7 +329,7 @@ def read_numbers(
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
     is_whole = pa.types.is_integer(cells.type)
     why = f"column {column!r} must hold finite numbers{hint}"
-    numbers, spellings = as_numbers(cells, table.na)
+    numbers, spellings = as_numbers(cells, () if is_time else table.na)
     if numbers is None:
         wrong = (not is_number(cell, table.na, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
         raise_if_any(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
@@ -370,7 +370,7 @@ def as_numbers(cells: pa.ChunkedArray, na: Sequence[str]) -> tuple[pa.ChunkedArr
             return None, spellings
         cells = parsed.cast(pa.float64())
     if markers := [float(word) for word in na if is_number(word)]:
-        numbers = cells.cast(pa.float64())
+        numbers = cells.cast(pa.float64(), safe=False)  # nanoseconds since 1970 are rounded here, but not kept so
         for marker in markers:
             is_marker = pc.equal(numbers, marker)
             if num_marked := pc.sum(is_marker).as_py():

@@ -111,15 +111,8 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
-        self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
-        candidates = named_like(STEP_NAMES, self.names)
-        if "step" in options:
-            candidates = [name for name in self.names if name.strip() == options["step"].strip()]
-        candidates = [name for name in candidates if not pa.types.is_string(self.types[name])]
-        if rising := [name for name in candidates if all(is_rising(part[name]) for part in samples)]:
-            self.step, self.why_step = rising[0], "it increases from row to row in the files"
-        elif distinct := [name for name in candidates if orders_rows(name, samples)]:
-            self.step, self.why_step = distinct[0], "by its name; no value repeats within a file"
+        counted = (None, "the row's number in its file (--step selects a column)")
+        self.step, self.why_step = find_step(self.types, samples, options.get("step")) or counted
 
         # Columns called like a label that stay the same for many rows, and change within most files.
         label_names = [
@@ -239,6 +232,23 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
         else:
             kinds[name] = pa.string()
     return kinds
+
+
+def find_step(
+    types: Mapping[str, pa.DataType], samples: Sequence[pa.Table], requested: str | None
+) -> tuple[str, str] | None:
+    """The column that is `requested`, or else called like a step and orders the rows of the `samples`; the reason."""
+    candidates = [name for name, kind in types.items() if not pa.types.is_string(kind)]
+    if requested is not None:
+        return next(((name, "as requested") for name in candidates if name.strip() == requested.strip()), None)
+    candidates = named_like(STEP_NAMES, candidates)
+    for name in candidates:
+        if all(is_rising(part[name]) for part in samples):
+            return name, "it increases from row to row in the files"
+    for name in candidates:
+        if orders_rows(name, samples):
+            return name, "by its name; no value repeats within a file"
+    return None
 
 
 def orders_rows(name: str, samples: Sequence[pa.Table]) -> bool:

@@ -76,6 +76,8 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
     texts, inferred, features = needed_columns(predictor.learned)
     options = {"alone": True, "na": predictor.learned.get("na", ()), "num_channels": len(features), **shape_options}
     options |= {"needed": {*inferred, *features}, "times": {*texts, *inferred}}
+    if inferred:
+        options["step"] = inferred[0]
     try:
         source = shapes.open_path(path, options)
     except ValueError:
