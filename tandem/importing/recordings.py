@@ -111,8 +111,7 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
-        counted = (None, "the row's number in its file (--step selects a column)")
-        self.step, self.why_step = find_step(self.types, samples, options.get("step")) or counted
+        self.step, self.why_step = find_step(self.types, samples, options.get("step"))
 
         # Columns called like a label that stay the same for many rows, and change within most files.
         label_names = [
@@ -236,19 +235,18 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
 
 def find_step(
     types: Mapping[str, pa.DataType], samples: Sequence[pa.Table], requested: str | None
-) -> tuple[str, str] | None:
+) -> tuple[str | None, str]:
     """The column that is `requested`, or else called like a step and orders the rows of the `samples`; the reason."""
     candidates = [name for name, kind in types.items() if not pa.types.is_string(kind)]
-    if requested is not None:
-        return next(((name, "as requested") for name in candidates if name.strip() == requested.strip()), None)
-    candidates = named_like(STEP_NAMES, candidates)
-    for name in candidates:
-        if all(is_rising(part[name]) for part in samples):
-            return name, "it increases from row to row in the files"
-    for name in candidates:
-        if orders_rows(name, samples):
-            return name, "by its name; no value repeats within a file"
-    return None
+    if requested is None:
+        candidates = named_like(STEP_NAMES, candidates)
+        if rising := [name for name in candidates if all(is_rising(part[name]) for part in samples)]:
+            return rising[0], "it increases from row to row in the files"
+        if distinct := [name for name in candidates if orders_rows(name, samples)]:
+            return distinct[0], "by its name; no value repeats within a file"
+    elif chosen := [name for name in candidates if name.strip() == requested.strip()]:
+        return chosen[0], "as requested"
+    return None, "the row's number in its file (--step selects a column)"
 
 
 def orders_rows(name: str, samples: Sequence[pa.Table]) -> bool:
