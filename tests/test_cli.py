@@ -292,6 +292,11 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     (tmp_path / "backwards").mkdir()
     for number, rows in table.rename(columns={"step": "pos"}).groupby("sequence"):
         rows[::-1].drop(columns="sequence").to_csv(tmp_path / f"backwards/{number:02}.csv", index=False)
+    for name in ("several", "alike"):  # two sequences in a file; in `alike` each file counts from 0
+        (tmp_path / name).mkdir()
+        for number, rows in table.groupby(table["sequence"] // 2):
+            ids = rows["sequence"] % 2 if name == "alike" else rows["sequence"]
+            rows.assign(sequence=ids).sort_values("step").to_csv(tmp_path / f"{name}/{number:02}.csv", index=False)
     for number, sequence in enumerate(values):
         pd.DataFrame(sequence, columns=["x", "y"]).to_csv(tmp_path / "files" / f"{number:02}.csv", index=False)
         (tmp_path / "frames" / f"{number:02}").mkdir(parents=True)
@@ -305,7 +310,7 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     def predicted(name: str, **options: str) -> list[str]:
         return list(predictor.predict(predict_command.read(predictor, tmp_path / name, options))["predicted"])
 
-    tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "lists.parquet", "files")
+    tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "lists.parquet", "files", "several", "alike")
     assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))
     with pytest.raises(ValueError, match=r"ntc.npy as one long table has no column 'x'"):
         predicted("ntc.npy")

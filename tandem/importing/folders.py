@@ -74,7 +74,9 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
     reader = Reader(folder, paths, options, axes)
     row_label = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label)
-    if repeats := [name for name in reader.names if name in of_files or name == "sequence"]:
+    if repeats := [
+        name for name in reader.names if name in of_files or (name == "sequence" and "needed" not in options)
+    ]:
         raise ValueError(f"{paths[0]} has a column {repeats[0]!r}, which the folder or its labels give too; rename it")
     notes += reader.form.notes if reader.form else []
     others = {name: cells for name, cells in of_files.items() if name != label}

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from tandem import files
 from tandem.command import Result, WrongArgument
@@ -97,10 +98,20 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
             sequence, step = (source.shape_choices[key][0] for key in ("sequence", "step"))
             columns = sequence_columns(predictor.learned)
             of_text = [sequence, *(name for name in texts if name != columns.sequence)]
+            has_ids = columns.sequence in {*parquet.read_schema(table).names} - {sequence}
+            of_text += [columns.sequence] * has_ids
             cells = pa.table(read_table(table, of_text, features, [step]).columns).to_pandas()
+            if has_ids:  # a file may have several sequences
+                cells[sequence] = sequences_of_files(cells[sequence], cells.pop(columns.sequence))
             return cells.rename(columns={sequence: columns.sequence, step: columns.step})
         except ValueError as error:
             raise ValueError(trial.about_source(str(error), table, source)) from None
+
+
+def sequences_of_files(names: "pandas.Series", ids: "pandas.Series") -> "pandas.Series":
+    """The `ids` of the rows; with the files' `names` before them if two files have the same id."""
+    is_shared = names.groupby(ids, observed=True).nunique().max() > 1
+    return names.astype(str) + " " + ids.astype(str) if is_shared else ids
 
 
 def requested_device(device: str, requested: Sequence[str]) -> str:
