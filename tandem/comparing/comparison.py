@@ -24,9 +24,10 @@ from tandem.comparing.comparability import (
     hardware_and_settings,
     short_hardware,
 )
-from tandem.comparing.differences import Difference, Rows, mean_and_range
+from tandem.comparing.differences import Difference, mean_and_range
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import rows_of
+from tandem.comparing.units import Rows
 from tandem.comparing.verdicts import STATUS, Envelope, Verdict
 from tandem.machine import conditions
 from tandem.runs.quantities import SEED_REDUCTIONS, TIMES

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from tandem.comparing import differences
-from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.comparing import paired_tests, units
+from tandem.comparing.differences import MEASURES, Margin, difference, margin_of_seeds
+from tandem.comparing.paired_tests import Pairs
 from tandem.tasks import detect, statistics
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_f1
@@ -51,14 +52,14 @@ def test_interval_and_exact_test_never_contradict_each_other():
 
 def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     draw, num, discordant = np.random.default_rng(0), 180, 0.08
-    effect = differences.min_detectable_effect_by_mcnemar(discordant, num)
+    effect = paired_tests.min_detectable_effect_by_mcnemar(discordant, num)
     assert effect is not None
     tables = draw.multinomial(num, [(discordant + effect) / 2, (discordant - effect) / 2, 1 - discordant], size=400)
     intervals = {pair: interval_of_difference(*pair, num) for pair in {(won, lost) for won, lost, _ in tables.tolist()}}
     share = np.mean([intervals[won, lost][0] <= effect <= intervals[won, lost][1] for won, lost, _ in tables.tolist()])
     power = np.mean([statistics.mcnemar(won, lost) < 0.05 for won, lost, _ in tables.tolist()])
     assert 0.92 <= share <= 0.98 and 0.70 <= power <= 0.88
-    assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
+    assert paired_tests.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
 
 
 def test_no_difference_takes_a_margin():
@@ -120,7 +121,7 @@ def test_a_seed_twice_is_no_more_evidence():
     first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
     sides = [{0: classified(outcomes), 1: classified(outcomes)} for outcomes in (first, second)]
     pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
-    single, double = differences.resample_sequences(pairs), difference("correct", *sides)
+    single, double = paired_tests.resample_sequences(pairs), difference("correct", *sides)
     assert (single.low, single.high) == (double.low, double.high)
     assert "(two seeds each)" in double.sentence("cpu", "cuda")
 
@@ -205,7 +206,7 @@ def test_blocks_hold_where_windows_move_together():
     for _ in range(trials):
         shocks = draw.normal(size=num_windows + 7)
         errors = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
-        result = differences.resample_blocks(Pairs(np.zeros_like(errors), errors, measure))
+        result = paired_tests.resample_blocks(Pairs(np.zeros_like(errors), errors, measure))
         num_held += result.low <= 0 <= result.high
     assert 0.87 <= num_held / trials <= 1
 
@@ -228,7 +229,7 @@ def test_event_f1_from_the_rows_is_the_tasks_own():
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
-    assert differences.macro_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
+    assert units.macro_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
 
 
 def events(num_missed: int) -> list[dict[str, Any]]:
