@@ -13,9 +13,9 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows import compare as comparing
-from flows import verify as verifying
+from flows.compare import compare as compare_runs
 from flows.flow_runs import one_at_a_time, skipped_state
+from flows.verify import verify as verify_run
 from tandem.params.loading import load_params
 from tandem.report.layout import details
 from tandem.stop_signals import stop_when_ended
@@ -33,7 +33,7 @@ def compare(runs: list[str]) -> State:
     """
 
     def run() -> State:
-        comparisons = comparing.compare(runs)
+        comparisons = compare_runs(runs)
         text = "\n\n".join(map(details, comparisons))
         print(text)
         create_markdown_artifact(text, key="compare", description=f"Compared: {', '.join(runs)}")
@@ -70,7 +70,7 @@ def verify(run: str = "", quick: bool = False) -> State:
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
     try:
-        result = verifying.verify(run, quick)
+        result = verify_run(run, quick)
     except (ValueError, OSError) as error:  # the others are still verified
         return 2, str(error)
     print(result.text)

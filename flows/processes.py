@@ -49,7 +49,7 @@ def run(
     with process.stdout:
         try:
             for line in lines_of(process):
-                if line:
+                if line is not None:
                     on_line(line)
                 on_tick()
             return process.wait()

@@ -22,10 +22,10 @@ STAGES = {
     "preprocess": ("workload",),
     "baseline": ("workload",),
     "preload": ("workload", "device"),
-    "speed": ("workload",),
     "train": ("workload", "device"),
     "replicate": ("workload", "device"),
     "evaluate": ("workload", "device"),
+    "speed": ("workload",),
     "compare": (),
 }
 

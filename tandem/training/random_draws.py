@@ -42,7 +42,7 @@ class RandomDraws:
         return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
 
     def to(self, device: torch.device) -> "RandomDraws":
-        """Copy to `device`, except the order: `Split.batches` copies it batch by batch."""
+        """Copy to `device`, except the order, which `Split.batches` copies."""
         augment, teacher_forcing_mask = (
             None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask)
         )
@@ -70,7 +70,7 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
 
 
 def draw_epoch(generator: Generator, split: Split, settings: Train, epoch: int) -> RandomDraws:
-    """Draw the random numbers of `epoch` (from 0) on the CPU: every device and data location has identical batches."""
+    """Draw the random numbers of `epoch`, from 0."""
     order, config = torch.randperm(len(split), generator=generator), settings.augment
     for_augment, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:

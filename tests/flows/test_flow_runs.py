@@ -423,6 +423,7 @@ FOUND = """
 import json
 from types import SimpleNamespace
 
+from flows.verify import Verified
 from tandem.comparing.verdicts import Verdict
 from tandem.files import ROOT
 
@@ -437,8 +438,8 @@ def compare_found(runs):
     return [SimpleNamespace(sentences=["sign: 2 times as fast"], text=f"the table of {runs}")]
 
 
-comparing.compare = compare_found
-verifying.verify = lambda run, quick: verifying.Verified(run, found(run, quick), ("took 1 s",))
+compare_runs = compare_found
+verify_run = lambda run, quick: Verified(run, found(run, quick), ("took 1 s",))
 details = lambda each: each.text
 """
 
