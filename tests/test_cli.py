@@ -378,7 +378,7 @@ def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
         rate = (10, 20)[number % 2]
         time = np.arange(2 * rate) / rate
         x = np.sin(time * (1 + number // 2 % 2) + draw.normal())
-        part = {"sequence": f"s{number}", "step": time, "x": x, "y": draw.normal(size=len(time)), "z": 1 - x}
+        part = {"sequence": f"s{number}", "seconds": time, "x": x, "y": draw.normal(size=len(time)), "z": 1 - x}
         label = "rare" if number == 39 else ("slow", "fast")[number // 2 % 2]
         parts.append(pd.DataFrame({**part, "mode": draw.choice(["low", "high"], len(time)), "label": label}))
         if number % 5 == 0:
@@ -388,7 +388,7 @@ def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
     table = pd.concat([table, table.iloc[[8, 9]]])
     keys = "    missing: mask\n    rate: 20\n    categories: [mode=high, mode=low]\n    rare_classes: omit\n"
     params = TINY.replace("features: [x, y]", "features: [x, y, z]").replace("    missing: refuse\n", keys)
-    params = params.replace("coupled_features: 2", "coupled_features: 1")
+    params = params.replace("step: step", "step: seconds").replace("coupled_features: 2", "coupled_features: 1")
     project = make_project(tmp_path / "project", params, table)
     before = ("hardware", "preprocess tiny", "baseline tiny", "preload tiny cpu")
     stages_at_once(project, *before, "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
@@ -403,6 +403,19 @@ def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
     merged = predicted.merge(expected, on="sequence", suffixes=("", "_expected"))
     assert len(merged) == len(expected) and (merged["predicted"] == merged["predicted_expected"]).all()
     np.testing.assert_allclose(merged["confidence"], merged["confidence_expected"], atol=1e-5)
-    new = pd.read_csv(project / "new.csv").replace({"mode": {"low": "middle"}})
+    new = pd.read_csv(project / "new.csv")
+    for folder, unused in (("files", []), ("untimed", ["seconds"])):  # two sequences in a file
+        (project / folder).mkdir()
+        for number, (_, rows) in enumerate(new.groupby(pd.factorize(new["sequence"])[0] // 2)):
+            rows.drop(columns=unused).to_csv(project / folder / f"{number}.csv", index=False)
+    assert tandem(project, "predict", "tiny", "files", "-o", "out2.csv").returncode == 0
+    pd.testing.assert_frame_equal(
+        pd.read_csv(project / "out2.csv").set_index("sequence").loc[predicted["sequence"]],
+        predicted.set_index("sequence"),
+    )
+    done = tandem(project, "predict", "tiny", "untimed")
+    assert done.returncode == 1
+    assert "untimed has no column 'seconds', by which the training data was cut or resampled; add it" in done.stderr
+    new = new.replace({"mode": {"low": "middle"}})
     new.to_csv(project / "new.csv", index=False)
     assert "'mode' holds words that are no categories: middle" in tandem(project, "predict", "tiny", "new.csv").stderr

@@ -97,6 +97,10 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
             # The long table has names of its own for the sequence and the step.
             sequence, step = (source.shape_choices[key][0] for key in ("sequence", "step"))
             columns = sequence_columns(predictor.learned)
+            if step != columns.step and {"rate", "window"} & {*predictor.learned}:
+                raise ValueError(
+                    f"{path} has no column {columns.step!r}, by which the training data was cut or resampled; add it"
+                )
             of_text = [sequence, *(name for name in texts if name != columns.sequence)]
             has_ids = columns.sequence in {*parquet.read_schema(table).names} - {sequence}
             of_text += [columns.sequence] * has_ids
