@@ -72,11 +72,6 @@ def baseline_dir(workload: str) -> Path:
     return ROOT / "results" / "baseline" / workload
 
 
-def preload_file(workload: str, device: str) -> Path:
-    """The measurements of preload; one file for all seeds, because they share the data."""
-    return ROOT / "results" / "preload" / workload / f"{device}.json"
-
-
 def hardware_file(device: str) -> Path:
     return HARDWARE / "devices" / f"{device}.json"
 

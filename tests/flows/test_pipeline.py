@@ -64,7 +64,7 @@ def test_every_path_of_dvc_yaml_is_the_stores():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
     paths = [files.prepared_dir("w"), files.packed_dir("w", "d"), files.runs_dir("w", "d")]
-    paths += [files.preload_file("w", "d"), files.hardware_file("d"), files.params_file("train", "w")]
+    paths += [files.hardware_file("d"), files.params_file("train", "w")]
     assert all(files.relative(path) in text for path in paths)
     for name, entry in stages.items():
         code = "train" if name == "replicate" else name

@@ -9,10 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.preload import measure_load
 from tandem.devices.device import Device
 from tandem.devices.names import kind_of
-from tandem.machine import rates
 from tandem.runs.quantities import timing_row
 from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
 from tandem.training.batches import Split, sequential_indices
@@ -69,26 +67,6 @@ def test_cpu_and_gpu_see_the_same_batches_and_nearly_the_same_losses(tmp_path: P
     on_cpu = finish(new_trainer("cpu", "device", tmp_path, settings))[1]
     on_gpu = finish(new_trainer("cuda", "device", tmp_path, settings))[1]
     assert on_gpu == pytest.approx(on_cpu, rel=1e-3)
-
-
-@pytest.mark.gpu
-def test_the_copy_to_the_device_is_measured(tmp_path: Path):
-    (tmp_path / "train.safetensors").write_bytes(bytes(2**20))
-    measured = measure_load([tmp_path / "train.safetensors"], "cuda")
-    assert measured["pageable_mib_per_second"] > 0 and measured["pinned_mib_per_second"] > 0
-
-
-def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "train.safetensors").write_bytes(b"data")
-
-    def full(device: Device, pinned: bool) -> float:
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(rates, "host_to_device_rate", full)
-    with pytest.raises(ValueError, match="the GPU has too little free memory for the copies that preload measures"):
-        measure_load([tmp_path / "train.safetensors"], "cuda")
 
 
 def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
