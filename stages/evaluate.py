@@ -3,9 +3,9 @@
 Reads the weights that `evaluate.weights` names, of each seed, the packed test split, and what the fitted model of the
 stage `baseline` predicts for it. Writes two folders to results/runs/<workload>/<device>/evaluate/. `result` has the
 same bytes whenever the evaluation is reproduced: for each seed, `score.json`, `scores.csv`, `confusion.csv`,
-`predictions.csv` and their figure `result.png`. `measured` has the times (`evaluation.json`) and the ids of the MLflow
-run (`in_mlflow.json`). The results are added to the MLflow runs of the trainings; with other weights than a training
-recorded, to a run of their own.
+`predictions.csv` and their figure `result.png`. `measured` has the ids of the MLflow runs (`in_mlflow.json`). The
+results are added to the MLflow runs of the trainings; with other weights than a training recorded, to a run of their
+own.
 """
 
 import os
@@ -17,8 +17,6 @@ import numpy as np
 import torch
 
 from tandem import files
-from tandem.devices.hardware import host_name
-from tandem.machine.measure import measure
 from tandem.params.parsing import literal
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.predicting.model_package import write_model
@@ -28,7 +26,7 @@ from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.runs.schemas import BaselineRecord, EvaluationTiming, ScoreRecord
+from tandem.runs.schemas import BaselineRecord, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, check_evaluation
 from tandem.tasks.groups import name_groups
 from tandem.tracking.run_dir import open_run_dir
@@ -65,9 +63,9 @@ def evaluate_seed(context: RunContext) -> float:
     key = key_of_evaluation(context, trained)
     with open_run_dir(key, "evaluate") as run_dir:
         add_training(context, trained, run_dir)
-        result, own_scores, measured = evaluate(context, trained)
-        paths = write_files(context, trained, result, own_scores, measured)
-        add_evaluation(context.task, result.metrics, measured, paths, run_dir)
+        result, own_scores, fallbacks = evaluate(context, trained)
+        paths = write_files(context, trained, result, own_scores)
+        add_evaluation(context.task, result.metrics, fallbacks, paths, run_dir)
         write_model(run_dir.folder / "artifacts/model", context.result_dir, workload, context.block)
         run_dir.add_model(validation_score(context, trained), context.summary["sha256"], why_not_registered())
     recorded = trained.timing.get("mlflow", {}) if key == trained.timing["run_key"] else {}
@@ -81,8 +79,10 @@ def evaluate_seed(context: RunContext) -> float:
     return score
 
 
-def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, EvaluationTiming]:
-    """Return the result on the test split, what the workload's own metrics add to it, and the measurements."""
+def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, list[str]]:
+    """Return the result on the test split, what the workload's own metrics add to it, and the fallbacks taken when
+    memory ran out.
+    """
     device, task = context.open_device(1), context.task  # the bits of one thread, on any machine
     task.subject, task.fitted = trained.subject, read_fitted(context.workload)
     split = context.open_split("test", device)
@@ -93,10 +93,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
         model.to(device.torch_device)
         if context.data_location(device) == "device":
             executor.make_resident()
-        inference.predict(model, split, executor)  # warm-up: the first pass also allocates memory and selects kernels
-        with measure(device) as measured:
-            outputs = inference.predict(model, split, executor)
-
+        outputs = inference.predict(model, split, executor)
         evaluated = task.evaluate(outputs.cpu(), context.read_known(model))
         result = name_groups(evaluated, context.summary, context.read)
         check_evaluation(task, result)
@@ -106,17 +103,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
 
         own_scores = own_metrics.score(context, outputs.cpu(), outputs_of, result.metrics)
         result.metrics.update(own_scores.metrics)
-    timing: EvaluationTiming = {
-        "schema": schemas.SCHEMA,
-        "device": context.kind,
-        "machine": host_name(),
-        "measured_at": files.now(),
-        "evaluate_seconds": measured.seconds,
-        "samples_per_second": len(split) / measured.seconds,
-        "num_samples": len(split),
-        "out_of_memory": executor.fallbacks,
-    }
-    return result, own_scores, timing
+    return result, own_scores, executor.fallbacks
 
 
 def read_fitted(workload: str) -> Fitted | None:
@@ -150,9 +137,7 @@ def validation_score(context: RunContext, trained: Run) -> float:
     return float(row[f"val_{context.task.score_name}"])
 
 
-def write_files(
-    context: RunContext, trained: Run, result: Evaluation, own_scores: OwnScores, measured: EvaluationTiming
-) -> list[Path]:
+def write_files(context: RunContext, trained: Run, result: Evaluation, own_scores: OwnScores) -> list[Path]:
     """Write the files and the figure. Returns the paths that are copied to MLflow."""
     out = context.output("evaluate", "result")
     files.write_table(out / "scores.csv", result.scores)
@@ -174,7 +159,6 @@ def write_files(
     if own_scores.higher_is_better:
         record["own_metrics"] = own_scores.higher_is_better
     schemas.write(out / "score.json", ScoreRecord, record)
-    schemas.write(context.output("evaluate", "measured") / "evaluation.json", EvaluationTiming, measured)
 
     paths = [out / "score.json", *tables]
     with drawing.chart_style():

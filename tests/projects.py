@@ -75,7 +75,7 @@ RUN = "results/runs/tiny/cpu/train/result/0"  # the name of the run with seed 0
 PLACES = {
     "train/result": ("best.safetensors", "last.safetensors", "model.json", "history.csv", "train.json"),
     "train/measured": ("timing.json", "timings.csv"),
-    "evaluate/measured": ("evaluation.json", "in_mlflow.json"),
+    "evaluate/measured": ("in_mlflow.json",),
     "evaluate/result": ("score.json", "scores.csv", "confusion.csv", "predictions.csv", "result.png"),
 }
 

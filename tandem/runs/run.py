@@ -11,7 +11,7 @@ neither torch nor mlflow.
     replicate/result/<seed>/     each of the other seeds, if there are any
     replicate/measured/<seed>/
     evaluate/result/<seed>/      every seed: score.json, predictions.csv, scores.csv, confusion.csv
-    evaluate/measured/<seed>/    evaluation.json, in_mlflow.json
+    evaluate/measured/<seed>/    in_mlflow.json
 """
 
 import hashlib

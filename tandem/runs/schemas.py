@@ -3,12 +3,11 @@
     train.json        what was trained and what came out. The bytes are equal whenever the training is reproduced
     timing.json       what was measured, and where, when and on what
     score.json        the result on the test split. The bytes are equal whenever the evaluation is reproduced
-    evaluation.json   how long the evaluation took, and what was done when memory ran out
     baseline.json     the fitted model that the network is compared with; its outputs are beside it
 
 Each record has a version (`schema`) and the sha256 of its own content, because DVC does not check the files that it
-restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json and evaluation.json.
-All of them are small text files.
+restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json. All of them are
+small text files.
 """
 
 import json
@@ -110,18 +109,6 @@ class ScoreRecord(TypedDict):
     sentence: NotRequired[str]
     train_sha256: str  # of the train.json whose weights were evaluated
     files: dict[str, str]
-
-
-@with_config(STRICT)
-class EvaluationTiming(TypedDict):
-    schema: Literal[2]
-    device: str
-    machine: str
-    measured_at: str
-    evaluate_seconds: float
-    samples_per_second: float
-    num_samples: int
-    out_of_memory: list[str]
 
 
 @with_config(STRICT)

@@ -49,7 +49,6 @@ RUN_KEY_TAG = "tandem.run_key"
 NOT_REGISTERED_TAG = "tandem.not_registered"
 # The tags that the parent run of several seeds copies from the run that creates it.
 COPIED_TAGS = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
-MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 
 
@@ -250,9 +249,7 @@ class Publication:
         new_metrics = {
             name: value for name, value in end["metrics"].items() if any(table.get(name) != value for table in logged)
         }
-        # Only measured times are new if the same evaluation was repeated after a kill: it gets no second point.
-        if set(new_metrics) - MEASURED:
-            self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new_metrics.items()])
+        self.log([Metric(name, value, end["ms"], 0, **links) for name, value in new_metrics.items()])
         headline.write_run_figures(self.client, self.experiment_id, self.run_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 

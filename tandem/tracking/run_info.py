@@ -17,7 +17,7 @@ from tandem.params.parsing import differing_names, flatten, literal, recorded_pa
 from tandem.runs import provenance, schemas
 from tandem.runs.record import Record, memory_tags
 from tandem.runs.run import Run
-from tandem.runs.schemas import EvaluationTiming, TimingRecord
+from tandem.runs.schemas import TimingRecord
 from tandem.tasks import Task
 from tandem.tasks.scores import baseline_scores
 from tandem.tracking.headline import BASELINE_TAG, FITTED_TAG
@@ -164,14 +164,12 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
 
 
 def add_evaluation(
-    task: Task, metrics: dict[str, float], measured: EvaluationTiming, paths: list[Path], run_dir: RunDir
+    task: Task, metrics: dict[str, float], fallbacks: list[str], paths: list[Path], run_dir: RunDir
 ) -> None:
-    """Add to the run directory the scores on the test split, what was measured, and the files of the evaluation."""
+    """Add to the run directory the scores on the test split, the fallbacks, and the files of the evaluation."""
     run_dir.add_metrics({f"test/{name}": value for name, value in metrics.items()})
-    seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-    run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
-    if measured["out_of_memory"]:
-        run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+    if fallbacks:
+        run_dir.add_tags({"out_of_memory.evaluate": "; ".join(fallbacks)})
     if baseline := strongest_baseline(task, metrics):
         run_dir.add_tags({BASELINE_TAG: baseline})
     for path in paths:
