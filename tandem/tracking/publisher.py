@@ -40,7 +40,6 @@ from tandem.tracking.connection import (
 from tandem.tracking.headline import PARENT_TAG
 from tandem.tracking.restored import evaluations, publish_other_scores
 from tandem.tracking.run_dir import GROUP_TAG, run_dirs
-from tandem.tracking.store import tracking_uri
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
@@ -62,8 +61,6 @@ class Publication:
         self.info: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
-        self.monitor: Any = None  # of MLflow: reads the system metrics of the machine while the run is RUNNING
-        self.sampled_at = 0.0
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> dict[str, str]:
@@ -88,7 +85,7 @@ class Publication:
 
     def publish_if_due(self) -> None:
         """Publish if there is something new; after an error, not before RETRY_SECONDS."""
-        if not self.has_news() or time.monotonic() <= self.retry_at:
+        if self.published == self.state_of_files() or time.monotonic() <= self.retry_at:
             return
         problem = self.publish()
         self.has_failed = bool(problem)
@@ -97,12 +94,6 @@ class Publication:
             self.retry_at = time.monotonic() + RETRY_SECONDS
             with suppress(Exception):  # the next attempt reports it
                 make_schema_if_local()  # the store's file may have been removed
-
-    def has_news(self) -> bool:
-        return self.sample_is_due() or self.published != self.state_of_files()
-
-    def sample_is_due(self) -> bool:
-        return self.monitor and time.monotonic() - self.sampled_at > self.monitor.sampling_interval
 
     def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
@@ -121,26 +112,9 @@ class Publication:
         self.publish_epochs()
         for stage in files.RECORDED_STAGES:
             self.publish_end(stage, info)
-        status = self.set_status(has_writer)
+        self.set_status(has_writer)
         if self.parent_id:
             self.set_parent_status()
-        if status == "RUNNING" and (self.monitor is None or self.sample_is_due()):
-            self.log_system_metrics()
-
-    def log_system_metrics(self) -> None:
-        """Log system metrics: at the start and the end of a run, and between them as often as MLflow's own thread.
-
-        That thread logs its first sample only after ten seconds, and with a processor load of 0.
-        """
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        self.monitor = self.monitor or SystemMetricsMonitor(
-            self.run_id, resume_logging=True, tracking_uri=tracking_uri()
-        )
-        self.sampled_at = time.monotonic()
-        self.monitor.collect_metrics()
-        self.monitor.publish_metrics(self.monitor.aggregate_metrics())
-        self.monitor.mlflow_logger.flush()
 
     @property
     def ids(self) -> dict[str, str]:
@@ -153,7 +127,6 @@ class Publication:
         if run.info.run_id == self.run_id:
             return
         self.run_id, self.info, self.num_epochs, self.ended = run.info.run_id, {}, 0, {}
-        self.monitor = None
         end = self.folder / "train.end.json"
         if run.info.status == "FINISHED" and end.exists():  # an earlier publisher has published the training
             self.num_epochs, self.ended = sys.maxsize, {"train": read_json(end)}
@@ -271,19 +244,12 @@ class Publication:
         elif NOT_REGISTERED_TAG in run.data.tags:
             self.client.delete_tag(self.run_id, NOT_REGISTERED_TAG)
 
-    def set_status(self, has_writer: bool) -> str:
-        """Set the run's status to that of the training, and return it. MLflow itself would show a killed run as RUNNING
-        forever.
-        """
+    def set_status(self, has_writer: bool) -> None:
+        """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
         train, run = self.ended.get("train"), self.client.get_run(self.run_id)
         status = train["status"] if train else "RUNNING" if has_writer else "KILLED"
         if run.info.status != status:
-            ms = train["ms"] if train else run_dir.now_ms()
-            if self.monitor and run_dir.now_ms() - ms < 1000 * self.monitor.sampling_interval:
-                self.log_system_metrics()
-            self.monitor = None
-            self.change_status(run, status, ms)
-        return str(status)
+            self.change_status(run, status, train["ms"] if train else run_dir.now_ms())
 
     def set_parent_status(self) -> None:
         """Set the status of the parent run of several seeds: that of their newest runs which needs attention most."""
