@@ -20,7 +20,6 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict, namedtuple
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +35,7 @@ try:
     from flows import damaged_files, ui
     from tandem.devices import cuda, nvml
     from tandem.devices.hardware import driver_text, free_memory_bytes, torch_build
-    from tandem.files import FULL, REAL_ROOT, ROOT, relative
+    from tandem.files import FULL, ROOT, relative
     from tandem.runs import provenance
     from tandem.tracking import store
 except ImportError as error:
@@ -146,7 +145,7 @@ def space() -> Iterator[Finding]:
         except OSError as error:
             fix = f'sudo chown -R "$USER" {quote(str(folder))}; findmnt -T {quote(str(folder))}'
             if error.errno in FULL:
-                fix = room_advice(folder, cache)
+                fix = room_advice(folder)
             elif folder == cache and not cache.is_relative_to(ROOT):
                 fix = share_advice(cache)
             yield Finding("problem", f"{folder}: cannot be written: {error.strerror}", why, fix)
@@ -157,10 +156,7 @@ def space() -> Iterator[Finding]:
         free = shutil.disk_usage(folders[0]).free / 2**30
         status = "problem" if free < 1 else "warning" if free < 5 else "ok"
         names = ", ".join("the project" if folder == ROOT else relative(folder) for folder in folders)
-        what = f"{free:.1f} GiB are free on the disk of {names}"
-        if status != "ok" and ROOT in folders:
-            what += f"; {taken_by_the_project()}"
-        yield Finding(status, what, why, room_advice(folders[0], cache))
+        yield Finding(status, f"{free:.1f} GiB are free on the disk of {names}", why, room_advice(folders[0]))
 
 
 def cache_folders(cache: Path) -> Iterator[Path]:
@@ -183,36 +179,9 @@ def share_advice(cache: Path) -> str:
     )
 
 
-def taken_by_the_project() -> str:
-    """The largest folders of the project, in words."""
-    names = (".venv", ".dvc/cache", ".dvc/tmp", ".git", ".tandem", "mlruns", "data", "workloads", "results")
-    sizes = {name: size_on_disk(ROOT / name) for name in names}
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:4]
-    return "the project has " + ", ".join(f"{name} {sizes[name] / 2**30:.2f} GiB" for name in largest)
-
-
-def size_on_disk(folder: Path) -> int:
-    num_bytes = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                num_bytes += os.lstat(os.path.join(path, name)).st_blocks * 512
-    return num_bytes
-
-
-def room_advice(folder: Path, cache: Path) -> str:
-    """Name what takes the room. Other clones may have their results in a cache outside the project, or in a shared one,
-    so it is not cleaned; in the project's own, everything stays that a commit or an experiment has.
-    """
-    from dvc.config import Config
-
-    top = ROOT if folder.is_relative_to(ROOT) else folder
-    look = f"du -xh --max-depth=2 {quote(str(top))} | sort -h | tail"
-    is_own = cache.is_relative_to(ROOT) and not Config(str(REAL_ROOT / ".dvc"))["cache"].get("shared")
-    if not (is_own and folder.is_relative_to(ROOT)):
-        return look
-    clean = "dvc gc --quiet --workspace --all-commits --all-experiments"
-    return f"{look}; {clean} (takes minutes; it deletes only results that no commit and no experiment has)"
+def room_advice(folder: Path) -> str:
+    top = quote(str(ROOT if folder.is_relative_to(ROOT) else folder))
+    return f"du -xh --max-depth=2 {top} | sort -h | tail (docs/dvc.md, Make room, says what can be deleted)"
 
 
 def ports() -> Iterator[Finding]:

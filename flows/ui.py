@@ -42,9 +42,9 @@ FIXES = {
     f"{OTHER_DATABASE}",
     "file is not a database": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
     "disk image is malformed": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
-    "No space left on device": "`tandem doctor` names the full disk and what takes the room",
+    "No space left on device": "`tandem doctor` names the full disk",
     "No usable temporary directory": "`tandem doctor` names the full disk; or set TMPDIR to a folder with room",
-    "disk is full": "`tandem doctor` names the full disk and what takes the room",
+    "disk is full": "`tandem doctor` names the full disk",
     "readonly database": "let this user write to .tandem/prefect; `tandem doctor` has the command",
     "unable to open database file": "let this user write to .tandem/prefect; `tandem doctor` has the command",
 }
