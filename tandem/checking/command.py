@@ -1,7 +1,7 @@
 """Test a workload's network before it is trained, in seconds, on every device of this machine.
 
-It takes some of the workload's training sequences, trains for some steps, writes nothing, and needs no `dvc repro`
-before.
+It prepares the workload's raw data in memory, takes some of the training sequences, trains for some steps, writes
+nothing, and needs no `dvc repro` before.
 
     tandem check pen
     tandem check pen --devices cpu --json
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tandem.checking import Finding, outputs, trainings
-from tandem.checking.subject import CURRENT, Subject, open_subject, prepared_state
+from tandem.checking.subject import Subject, open_subject
 from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
 from tandem.devices.graphs import with_line
 from tandem.devices.hardware import detect_hardware
@@ -73,7 +73,7 @@ def main(options: Namespace) -> Result:
         print(f"skip  {'':<4}  training loop: {not_run}", flush=True)
     document = {"workload": name, "network": model, "findings": [asdict(finding) for finding in findings]}
     is_wrong = any(finding.status == "fail" for finding in findings)
-    return Result(f"{model}: {summary(findings)}; {data_sentence(name)}", document, FAILED if is_wrong else DONE)
+    return Result(f"{model}: {summary(findings)}", document, FAILED if is_wrong else DONE)
 
 
 def check_workload(workload: str, devices: Sequence[str] | None = None) -> Iterator[Finding]:
@@ -113,8 +113,3 @@ def summary(findings: list[Finding]) -> str:
     words = {"fail": "fail", "warn": "warn", "pass": "pass", "skip": "skipped"}
     counts = {word: sum(finding.status == status for finding in findings) for status, word in words.items()}
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-
-
-def data_sentence(workload: str) -> str:
-    state = prepared_state(workload)
-    return f"checked on the {'prepared data' if state == CURRENT else f'raw data, prepared in memory: {state}'}"

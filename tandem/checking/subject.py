@@ -9,26 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tandem.code_dependencies import fingerprint_code
 from tandem.data import prepare_data
 from tandem.data.packed import as_arrays
 from tandem.devices.device import Device
 from tandem.devices.names import is_accelerator
-from tandem.files import ROOT, prepared_dir, raw_dir, relative
+from tandem.files import raw_dir
 from tandem.models import Shape
 from tandem.params.loading import load_workload
-from tandem.params.own_components import modules_of
-from tandem.params.reading import PARAMS
 from tandem.params.schema import Train, takes_no_steps
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
 from tandem.training.batches import Split
-from tandem.training.context import make_trial, read_training
+from tandem.training.context import make_trial
 from tandem.training.execution import CPU, open_device
 from tandem.training.network_checks import smallest_part
 from tandem.training.trainer import Trainer, snapshot
 
-CURRENT = "the prepared data is current"
 BATCH_SIZE = 16
 NUM_SEQUENCES = 40  # two full batches and a smaller last one
 MAX_STEPS = 20_000  # of all sequences together: fewer sequences if they are long
@@ -116,40 +112,23 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 def open_subject(workload: str, identity: dict[str, Any]) -> Subject:
-    """The workload of params.yaml on the device of `identity` (tandem/devices/hardware.py).
-
-    Reads the prepared data, or prepares the raw data in memory if there is none, or an outdated one.
+    """The workload of params.yaml on the device of `identity` (tandem/devices/hardware.py). Prepares the raw data in
+    memory.
     """
     block = load_workload(workload)
     settings = block.train
     if not is_accelerator(identity["kind"]) and settings.precision == "fp16":
         settings = replace(settings, precision="fp32")
     device = open_device(identity, settings.threads, settings.deterministic, kernels=settings.kernels)
-    if prepared_state(workload) == CURRENT:
-        split, shape, task = read_training(workload)
-        tensors = split.tensors
-    else:
-        prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
-        task, train_arrays = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
-        arrays = as_arrays(*(train_arrays[name] for name in ("values", "lengths", "targets")))
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        shape = Shape.of(prepared.summary, task)
+    prepared = prepare_data(block.preprocess, raw_dir(workload), block.task_attributes.target)
+    task, train_arrays = open_task(block.task, prepared.summary, workload), prepared.arrays("train")
+    arrays = as_arrays(*(train_arrays[name] for name in ("values", "lengths", "targets")))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    shape = Shape.of(prepared.summary, task)
     has_padding = block.preprocess.source != "series"
     return Subject(
         settings, spread(tensors, parts_of(settings)), shape, task, device, len(tensors["mask"]), has_padding
     )
-
-
-def prepared_state(workload: str) -> str:
-    """CURRENT, if what preprocess wrote is not older than params.yaml, the raw data, and the code that prepares it."""
-    summary_file = prepared_dir(workload) / "summary.json"
-    if not summary_file.exists():
-        return "there is no prepared data"
-    code = (ROOT / file for file in fingerprint_code("preprocess", modules_of(workload, load_workload(workload))))
-    for path in (PARAMS, *raw_dir(workload).rglob("*"), *code):
-        if path.stat().st_mtime > summary_file.stat().st_mtime:
-            return f"the prepared data is older than {relative(path)}"
-    return CURRENT
 
 
 def spread(tensors: dict[str, Tensor], num_parts: int) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Makes the Trainer of a workload on a device: the splits, the network with the seed's weights, a checkpoint's state.
 
-`RunContext.of` reads the files of the previous stages for train, evaluate and speed. `read_training` and `make_trial`
-need only the prepared data, for `tandem check` and the benchmarks.
+`RunContext.of` reads the files of the previous stages for train, evaluate and speed. `make_trial` is for `tandem check`
+and the benchmarks, `read_training` for the benchmarks alone.
 """
 
 from __future__ import annotations

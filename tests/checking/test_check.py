@@ -232,18 +232,9 @@ def test_the_check_makes_no_batch_of_one_sequence_itself(num: int, parts: int):
 def test_only_a_failed_check_makes_the_command_fail(project: Path):
     fails = tandem(project, "check", "UsesPadding", "--devices", "cpu", check=False)
     assert fails.returncode == 1 and "fail  cpu   padding: " in fails.stdout
-    assert "checked on the raw data, prepared in memory: there is no prepared data" in fails.stdout
     warns = tandem(project, "check", "Unused", "--devices", "cpu", "--json")
     document = json.loads(warns.stdout[warns.stdout.index("\n{") :])  # after the lines of stderr
     assert remarks(document["findings"]) == [("gradients", "warn")]
-
-
-def test_prepared_data_is_used_unless_it_is_outdated(ready: Path):
-    done = tandem(ready, "check", "tiny", "--devices", "cpu")
-    assert "checked on the prepared data" in done.stdout, done.stdout
-    (ready / "workloads/tiny/data/table.csv").touch()
-    done = tandem(ready, "check", "tiny", "--devices", "cpu")
-    assert "in memory: the prepared data is older than workloads/tiny/data/table.csv" in done.stdout, done.stdout
 
 
 # The built-in networks --------------------------------------------------------------------------------------------
