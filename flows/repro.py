@@ -137,7 +137,7 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
     `workloads`: only these, with their baselines.
     """
     from tandem.report.changes import changes
-    from tandem.report.layout import first_verdicts, seconds_of_more_seeds
+    from tandem.report.layout import first_verdicts
 
     folder = files.compare_dir()
     try:
@@ -153,9 +153,8 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
         for row in compared["outdated"]:
             if not workloads or row["workload"] in workloads:
                 lines.append(f"{row['workload']} on {row['requested']} is left out: {row['reason']}")
-        if rows and (seconds := seconds_of_more_seeds(rows)) is not None:
-            command = more_seeds(workloads, load_params().devices)
-            lines.append(f"one seed each; {command} shows the spread and takes about {max(seconds, 1):,.0f} s")
+        if rows and all(len(row["seeds"]) == 1 for row in rows):
+            lines.append(f"one seed each; {more_seeds(workloads, load_params().devices)} shows the spread")
         table = table_of((folder / "compare.md").read_text(encoding="utf-8"), selected)
         return rows, [*table, "", *(f"  {line}" for line in dict.fromkeys(lines))]
     except (OSError, ValueError, LookupError):  # missing or damaged

@@ -85,9 +85,7 @@ def evaluated_sides(workload: str, devices: Iterable[str], seeds: Iterable[int])
         for run in scored:
             run.require_intact()
         if scored:
-            together = folder / "replicate/measured/seeds.json"
-            replicates = read_json(together) if len(scored) > 1 and together.exists() else {}
-            sides.append(Side(scored[0].kind, scored, replicates))
+            sides.append(Side(scored[0].kind, scored))
     return sides
 
 

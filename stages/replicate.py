@@ -7,7 +7,7 @@ the other, and so do several workers (2xcpu).
 
 Reads what `train` reads, and the first seed's settings: what `auto` chose there is not measured again. Writes two
 folders to results/runs/<workload>/<device>/replicate/: `result` and `measured` have a folder for each seed, with the
-same files as those of `train`, and seeds.json, which contains the seeds in `result` and the seconds in `measured`.
+same files as those of `train`, and seeds.json with the seeds.
 
 Each seed has its own checkpoint. One that has failed, or whose process was killed, does not stop the others; the next
 `dvc repro` trains only what is missing.
@@ -19,14 +19,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 from tandem import files
-from tandem.devices.hardware import free_memory_bytes, host_name, usable_cores
+from tandem.devices.hardware import free_memory_bytes, usable_cores
 from tandem.devices.names import is_accelerator, split_device
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.stop_signals import REPLICATE_PID, Forwarding, StopSignals
@@ -40,56 +37,32 @@ def main(workload: str, device: str) -> None:
     for path in (path for folder in outputs for path in folder.glob("*")):
         if path.is_dir() and path.name not in map(str, seeds):
             shutil.rmtree(path)
-    measured: dict[str, Any] = {"num_seeds": 0}
     if seeds:
-        measured = replicate(workload, device, first_seed, seeds)
+        replicate(workload, device, first_seed, seeds)
     else:
         print(f"nothing to do: {workload} has one seed")
-    for folder, content in zip(outputs, ({"seeds": seeds}, measured), strict=True):
-        files.write_json(folder / "seeds.json", content)
+    for folder in outputs:
+        files.write_json(folder / "seeds.json", {"seeds": seeds})
 
 
-def replicate(workload: str, device: str, first_seed: int, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train with `seeds`. Returns what was measured of them together. Raises ValueError if one could not be trained."""
-    started, started_at = time.monotonic(), files.now()
+def replicate(workload: str, device: str, first_seed: int, seeds: Sequence[int]) -> None:
+    """Train with `seeds`. Raises ValueError if one could not be trained."""
     num_at_once = concurrency(workload, device, first_seed, len(seeds))
     concurrently = f", {num_at_once} at a time" if num_at_once > 1 else ""
     print(f"{workload}: {len(seeds)} more seed{'s' * (len(seeds) > 1)}{concurrently}", flush=True)
     errors = train_all(workload, device, seeds, num_at_once)
     if errors:
         raise ValueError("; ".join(errors))
-    records = [files.read_json(timing_file(workload, device, seed)) for seed in seeds]
-    # A training that was resumed, or had ended before, took only a part of its time here.
-    num_whole = sum(record["measured_at"] >= started_at and bool(record["conditions"]["between"]) for record in records)
-    seconds = time.monotonic() - started
-    measured: dict[str, Any] = {
-        "num_seeds": len(seeds),
-        "num_at_once": num_at_once,
-        "machine": host_name(),
-        "measured_at": files.now(),
-    }
-    if num_whole == len(seeds):
-        measured["total_seconds"] = seconds
-        measured["seconds_per_seed"] = seconds / len(seeds)
-        print(f"{len(seeds)} more seeds took {seconds:.1f} s, {measured['seconds_per_seed']:.1f} s each")
-    else:
-        reason = f"{len(seeds) - num_whole} of {len(seeds)} seeds were trained before, wholly or in part"
-        measured["missing_reasons"] = dict.fromkeys(("total_seconds", "seconds_per_seed"), reason)
-        print(f"{len(seeds)} more seeds; {reason}")
-    return measured
 
 
 def concurrency(workload: str, device: str, first_seed: int, num_seeds: int) -> int:
     """How many seeds to train at a time: limited by the cores, and by the memory that the first seed needed."""
     if split_device(device)[0] > 1 or is_accelerator(files.read_json(files.hardware_file(device))["kind"]):
         return 1
-    peak_mib = files.read_json(timing_file(workload, device, first_seed, "train"))["timing"]["peak_rss_mib"]
+    measured = files.seed_dir(workload, device, "train", "measured", first_seed)
+    peak_mib = files.read_json(measured / "timing.json")["timing"]["peak_rss_mib"]
     num_in_memory = SHARE_OF_HOST_MEMORY * free_memory_bytes() / (peak_mib * 2**20) if peak_mib else num_seeds
     return max(1, int(min(num_seeds, usable_cores(), num_in_memory)))
-
-
-def timing_file(workload: str, device: str, seed: int, stage: str = "replicate") -> Path:
-    return files.seed_dir(workload, device, stage, "measured", seed) / "timing.json"
 
 
 def train_all(workload: str, device: str, seeds: Sequence[int], num_at_once: int) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,7 +59,6 @@ class Side:
 
     name: str
     runs: tuple[Run, ...]
-    replicates: Mapping[str, Any] = field(default_factory=dict)  # measured of them together (stages/replicate.py)
     label: str = ""  # in tables and charts of several sides, with a colour; tandem/report/layout.py chooses them
     colour: str = ""
 
@@ -174,7 +173,6 @@ class Side:
                 }
                 for run in self.runs
             ],
-            "replicates": dict(self.replicates),
             "busy": self.busy,
             "score": self.score,
             "score_lowest": min(self.scores),

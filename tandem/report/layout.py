@@ -6,12 +6,10 @@ Hardware has short names, and each full name appears once.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
 from tandem.devices.names import is_accelerator
-from tandem.messages import NUM_MORE_SEEDS
 from tandem.report.text import score_text, seconds, words
 
 NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
@@ -85,9 +83,6 @@ def cells(side: Side) -> dict[str, Cell]:
         epoch_details += ["busy machine", side.busy]
     threads = {None: "", 1: "1 thread, "}.get(run.threads, f"{run.threads} threads, ")
     training_details = [f"{joules:,.4g} J"] if (joules := side.measured("train_joules")) is not None else []
-    if "total_seconds" in (together := side.replicates):
-        concurrently = f", {together['num_at_once']} at a time" if together["num_at_once"] > 1 else ""
-        training_details.append(f"{together['num_seeds']} more seeds: {together['total_seconds']:,.0f} s{concurrently}")
     return {
         "workload": Cell(run.workload, (f"{run.block['task']}, {'fitted ' * run.is_fitted}{run.model_name}",)),
         "device": Cell(side.label, (f"{'' if is_accelerator(run.kind) else threads}{run.realized['precision']}",)),
@@ -128,15 +123,6 @@ def baseline(side: Side) -> Cell:
         return Cell(score_text(value), (name, *(f"{label}: {score_text(score)}" for label, score in others)))
     zero = side.first.task_attributes["zero"]
     return Cell("0", (zero,)) if zero else Cell("")
-
-
-def seconds_of_more_seeds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return from rows of compare.json the seconds of NUM_MORE_SEEDS, one after the other; None if there are several
-    seeds already. On a CPU with several cores it takes less.
-    """
-    if any(len(row["seeds"]) > 1 for row in rows):
-        return None
-    return NUM_MORE_SEEDS * sum(row["train_seconds"] or 0.0 for row in rows)
 
 
 def score_table(sides: Sequence[Side]) -> list[str]:

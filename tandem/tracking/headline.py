@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from tandem.messages import NUM_MORE_SEEDS, more_seeds
+from tandem.messages import more_seeds
 from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
@@ -90,11 +90,9 @@ def write_description(client: Any, run_id: str) -> None:
         lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
         if "seeds" not in tags:
             remarks.append(how_to_load(f"runs:/{run_id}/model"))
-        seconds = data.metrics.get(RUN_METRICS["train_seconds"])
-        if seconds and "seeds" not in tags and PARENT_TAG not in tags:
+        if "seeds" not in tags and PARENT_TAG not in tags:
             command = more_seeds([tags["workload"]], [tags["requested_device"]])
-            more_seconds = max(NUM_MORE_SEEDS * seconds, 1)
-            remarks.append(f"one seed; {command} shows the spread of the score and takes about {more_seconds:,.0f} s")
+            remarks.append(f"one seed; {command} shows the spread of the score")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []

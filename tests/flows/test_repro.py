@@ -88,7 +88,7 @@ def test_damaged_results_are_absent_and_a_mistake_of_tandem_is_not(tmp_path: Pat
     for content in ("", "null", "{}", "[" * 5000, '{"rows": [{}]}'):
         path.write_text(content)
         assert repro.results() == ([], ["no results in results/compare"])
-    row = {"workload": "sign", "seeds": [0], "train_seconds": "ten"}
+    row = {"workload": "sign", "seeds": 1}
     files.write_json(path, {"rows": [row], "short_verdicts": {}, "outdated": []})
     with pytest.raises(TypeError):
         repro.results()

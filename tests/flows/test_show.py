@@ -317,6 +317,6 @@ def test_what_was_trained_before_is_restored_and_says_so(trained: Path, project:
     assert re.search(r"^train@tiny-cpu +[\d.]+ s  restored$", output, re.MULTILINE)
     measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"{measured_at[:16].replace('T', ' ')} on "
-    assert when in output and re.search(r" takes about [1-9]\d* s$", output, re.MULTILINE)
+    assert when in output
     saw(next(line for line in output.splitlines() if when in line))
     assert read_record(project, "timing.json")["measured_at"] == measured_at

@@ -1,6 +1,5 @@
 """Several seeds on a GPU: each bit-equal to its training alone."""
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -60,8 +59,6 @@ def test_each_seed_is_bit_equal_to_its_training_alone(ready: Path, tmp_path: Pat
     project = copy_of(ready, tmp_path / "project", PARAMS)
     replicate(project)
     require_as_alone(project, ready, tmp_path)
-    together = json.loads((project / "results/runs/tiny/cuda/replicate/measured/seeds.json").read_text())
-    assert (together["num_seeds"], together["num_at_once"]) == (3, 1) and together["seconds_per_seed"] > 0
     assert read_record(project, "train.json", device="cuda", seed=1)["realized"]["step"] == "graph"
     stage(project, "evaluate", "tiny", "cuda", publishes=False)
     assert all(read_record(project, "score.json", device="cuda", seed=seed)["metrics"] for seed in SEEDS)

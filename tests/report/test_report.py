@@ -17,7 +17,7 @@ import pytest
 from flows import repro
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import open_entry
-from tandem.messages import MORE_SEEDS, NUM_MORE_SEEDS
+from tandem.messages import MORE_SEEDS
 from tandem.report import layout, report
 from tandem.runs.run import Run
 from tests.conftest import CHROMIUM
@@ -176,10 +176,8 @@ def test_the_report_is_balanced_without_scripts_or_requests(written: Path, page:
     assert figures and all(b"<text" in svg and not re.search(rb"href=.http", svg) for svg in figures)
 
 
-def test_a_score_of_one_seed_has_the_command_for_more_and_its_seconds(page: Page):
-    seconds = NUM_MORE_SEEDS * sum(side.row["train_seconds"] for side in [make_side()] * 3)
-    command = MORE_SEEDS.strip("`")
-    assert f"from one seed. {command} shows the spread and takes about {seconds:,.0f} s." in page.text
+def test_a_score_of_one_seed_has_the_command_for_more(page: Page):
+    assert f"from one seed. {MORE_SEEDS.strip('`')} shows the spread." in page.text
 
 
 def test_a_name_cannot_break_the_report(written: Path, page: Page):

@@ -72,8 +72,6 @@ def test_the_comparison_has_mean_and_range_of_the_seeds_and_the_times_of_the_fir
     for seed in SEEDS[1:]:
         timing = results(project, seed, "timing.json")["timing"]
         assert timing["epoch_seconds"] is None and "with other seeds" in timing["missing_reasons"]["epoch_seconds"]
-    together = json.loads((project / "results/runs/tiny/cpu/replicate/measured/seeds.json").read_text())
-    assert together["num_seeds"] == 2 and together["seconds_per_seed"] == together["total_seconds"] / 2
     scores = [results(project, seed, "score.json")["metrics"]["accuracy"] for seed in SEEDS]
     (row,) = json.loads((project / "results/compare/compare.json").read_text())["rows"]
     assert row["epoch_seconds"] == results(project, 0, "timing.json")["timing"]["epoch_seconds"]
@@ -104,7 +102,7 @@ def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(traine
     (project / "params.yaml").write_text(TINY.replace("seeds: [0]", "seeds: [0, 1, 5, 7]"))
     output = dvc(project, "repro", "replicate@tiny-cpu").stdout
     assert output.count("training is complete, the results are written again") == 2
-    assert "2 of 3 seeds were trained before" in output and "seed 7, epoch 3/3" in output
+    assert "seed 7, epoch 3/3" in output
     (project / "params.yaml").write_text(PARAMS)
     assert "is cached - skipping run" in dvc(project, "repro", "replicate@tiny-cpu").stdout
     assert not (project / run_path("train.json", seed=7)).exists()
