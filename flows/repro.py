@@ -131,12 +131,10 @@ def first_failure(statuses: Iterable[int]) -> int:
 
 
 def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of compare.json, and what the terminal shows: compare.md's table, the verdicts, and what changed since
-    the last commit.
+    """The rows of compare.json, and what the terminal shows: compare.md's table and the verdicts.
 
     `workloads`: only these, with their baselines.
     """
-    from tandem.report.changes import changes
     from tandem.report.layout import first_verdicts
 
     folder = files.compare_dir()
@@ -148,8 +146,6 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
         lines = first_verdicts(short)
         if workloads:
             lines = [*(f"{row['workload']}: {row['sentence']}" for row in rows), *lines]
-        else:
-            lines += changes(selected)
         for row in compared["outdated"]:
             if not workloads or row["workload"] in workloads:
                 lines.append(f"{row['workload']} on {row['requested']} is left out: {row['reason']}")

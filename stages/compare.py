@@ -20,8 +20,8 @@ from tandem.params.parsing import flatten
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import with_defaults
 from tandem.report import layout, report
-from tandem.report.changes import at_commit, changes, committed_params
 from tandem.runs.inputs import other_parameters
+from tandem.runs.provenance import at_commit, committed_params
 from tandem.runs.quantities import TRACKED
 from tandem.runs.run import Run, open_folder, seeds_in
 
@@ -58,7 +58,7 @@ def main() -> None:
     files.write_text(folder / "compare.md", layout.summary(all_sides, verdicts))
     write_tracked(comparisons, params.workloads, {row["workload"] for row in outdated})
     report.write_report(files.results_dir() / "report.html", comparisons, outdated)
-    print(*layout.score_table(all_sides), *layout.first_verdicts(summaries), *left_out, *changes(by_workload), sep="\n")
+    print(*layout.score_table(all_sides), *layout.first_verdicts(summaries), *left_out, sep="\n")
     print("full results: results/report.html, results/compare/compare.md")
 
 

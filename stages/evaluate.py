@@ -21,10 +21,10 @@ from tandem.params.parsing import literal
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.predicting.model_package import write_model
 from tandem.report import drawing
-from tandem.report.changes import committed_params
 from tandem.report.outcomes import outcomes
 from tandem.runs import schemas
 from tandem.runs.inputs import other_parameters
+from tandem.runs.provenance import committed_params
 from tandem.runs.run import Run, open_folder, seeds_in
 from tandem.runs.schemas import BaselineRecord, ScoreRecord
 from tandem.tasks import Evaluation, Fitted, check_evaluation

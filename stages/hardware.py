@@ -90,9 +90,8 @@ def require_data() -> None:
 def restore() -> str:
     """Return how to undo what DVC did before this stage."""
     from tandem.params.reading import PARAMS, read_yaml
-    from tandem.report.changes import committed_params
 
-    before, now, command = committed_params(), read_yaml(PARAMS), "git checkout params.yaml"
+    before, now, command = provenance.committed_params(), read_yaml(PARAMS), "git checkout params.yaml"
     changed = [key for key in ("workloads", "devices") if before.get(key) != now.get(key)]
     if changed:
         command += " && dvc checkout --allow-missing"

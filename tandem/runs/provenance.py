@@ -36,6 +36,18 @@ def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
     return process.stdout if process.returncode == 0 else None
 
 
+def at_commit(path: str) -> bytes | None:
+    """The content of a file of the project at the last commit; None if it has none."""
+    return git(ROOT, "show", f"HEAD:./{path}")
+
+
+def committed_params() -> dict[str, Any]:
+    """The content of params.yaml at the last commit; empty if there is none."""
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(at_commit("params.yaml") or b"{}") or {}
+
+
 def tree(root: Path = ROOT) -> dict[str, Any]:
     """Return `commit`, `patch` from the commit to the current files (empty if they are equal), and `patch_sha256`.
 
