@@ -30,7 +30,7 @@ from tandem.comparing.table import rows_of
 from tandem.comparing.units import Rows
 from tandem.comparing.verdicts import STATUS, Envelope, Verdict
 from tandem.machine import conditions
-from tandem.runs.quantities import SEED_REDUCTIONS, TIMES
+from tandem.runs.quantities import SEED_REDUCTIONS
 from tandem.runs.run import Run
 from tandem.tasks.scores import baseline_scores
 
@@ -38,15 +38,11 @@ from tandem.tasks.scores import baseline_scores
 NOT_DESCRIBED = ("machine", "step execution", "data location")
 # The values of a row of compare.json that come from the first run: name -> path in its manifest.
 OF_FIRST = {
-    **{name: name for name in ("workload", "requested", "device", "threads", "measured_at")},
+    **{name: name for name in ("workload", "requested", "device")},
     "task": "block.task",
     "model": "block.train.model.name",
-    "device_name": "hardware.name",
     "torch": "hardware.torch",
-    "precision": "realized.precision",
     "measured_on": "machine",
-    "out_of_memory": "realized.out_of_memory",
-    "num_epochs_measured": "timing.num_epochs_measured",
     "score_name": "result.score_name",
 }
 PUBLISHED = "published"  # the name of a side of published runs
@@ -149,25 +145,20 @@ class Side:
     def row(self) -> dict[str, Any]:
         """The evaluated runs as a row of compare.json: means of scores, medians of times, peaks of memory.
 
-        `runs` has the values of each seed. All other values come from the first run.
+        `runs` has the score of each seed. All other values come from the first run.
         """
         first = self.first
         return {
             **{name: first.value(path) for name, path in OF_FIRST.items()},
             **{name: self.measured(name) for name in SEED_REDUCTIONS},
-            "is_fitted": first.is_fitted,
-            "why_not_cuda": first.value("hardware.why_not_cuda") or "",
             "commit": commit_of(first.timing.get("tree", {})),
             "summary_lines": first.timing.get("summary_lines", {}),
             "missing_reasons": first.times.get("missing_reasons", {}),
-            "zero": first.task_attributes["zero"],
-            "baselines": first.task_attributes["baselines"],
             "seeds": [run.seed for run in self.runs],
             "runs": [
                 {
                     "seed": run.seed,
                     "score": run.test_score,
-                    **{name: run.times.get(name) for name in TIMES},
                     "measured_at": run.timing["measured_at"],
                     "tracking": run.tracking,
                 }

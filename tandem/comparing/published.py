@@ -20,7 +20,7 @@ from tandem.comparing.comparison import PUBLISHED, Reference, Side
 from tandem.comparing.differences import margin_of_seeds
 from tandem.comparing.verdicts import Envelope, EnvironmentInfo, Verdict, different
 from tandem.params.parsing import differing_names
-from tandem.runs.quantities import QUANTITIES
+from tandem.runs.quantities import SEED_REDUCTIONS
 from tandem.runs.run import Run
 
 FILE = files.PUBLISHED
@@ -28,7 +28,6 @@ SCHEMA = 2
 # What an entry has of the reference run's manifest. The rest says when it was made, and how to repeat it.
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
-TIMED = [quantity.name for quantity in QUANTITIES if quantity.recorded_in == "published"]
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
@@ -55,7 +54,7 @@ def entry_of(runs: Sequence[Run], perturbed: Sequence[Run]) -> dict[str, Any]:
         "envelope": asdict(verdicts.measure_envelope(first, perturbed, others)),
         "score_name": first.score["score_name"],
         "scores": {str(run.seed): run.test_score for run in runs},
-        "timings": {str(run.seed): {name: run.times.get(name) for name in TIMED} for run in runs},
+        "timings": {str(run.seed): {name: run.times.get(name) for name in SEED_REDUCTIONS} for run in runs},
     }
 
 

@@ -25,26 +25,27 @@ class Quantity(NamedTuple):
     # such as train_seconds, and `summarize` below or record.py computes it.
     reduce: str
     metric: str = ""  # MLflow's name; that of the run ends in `reduce` if epochs have one too
-    recorded_in: str = ""  # `compared`: in compare.json too; `published`: also in docs/published.json
     label: str = ""  # in the table that compares runs
+    is_published: bool = False  # in compare.json and docs/published.json too
     is_sampled: bool = False  # the run's value comes from the GPU's samples, also those between epochs
     chart: str = ""  # title of its curve over the epochs in the report; empty: none
 
 
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max": max, "mean": fmean, "sum": sum}
 QUANTITIES = (
-    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "published", "epoch seconds",
+    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "epoch seconds", is_published=True,
              chart="seconds per epoch"),
-    Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "published", "samples per second"),
+    Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "samples per second",
+             is_published=True),
     Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
-    Quantity("train_seconds", "s", "only the run", "time/train_seconds", "published", "training seconds"),
+    Quantity("train_seconds", "s", "only the run", "time/train_seconds", "training seconds", is_published=True),
     Quantity("energy_joules", "J", "only epochs", "energy/epoch_joules"),
-    Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "published", "joules per epoch"),
-    Quantity("train_joules", "J", "only the run", "energy/train_joules", "published"),
-    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "published", "VRAM peak, tensors",
+    Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "joules per epoch", is_published=True),
+    Quantity("train_joules", "J", "only the run", "energy/train_joules", is_published=True),
+    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "VRAM peak, tensors", is_published=True,
              chart="peak of VRAM, MiB"),
-    Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib", "compared"),
-    Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "compared", "VRAM peak, process", is_sampled=True),
+    Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib"),
+    Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "VRAM peak, process", is_sampled=True),
     Quantity("device_mib", "MiB", "max", "vram/peak_device_mib", is_sampled=True),
     Quantity("other_processes", "processes", "max", is_sampled=True),
     Quantity("sampled_seconds", "s", "sum", is_sampled=True),
@@ -53,7 +54,8 @@ QUANTITIES = (
     Quantity("power_watts", "W", "mean", "gpu/power_watts", is_sampled=True),
     Quantity("sm_mhz", "MHz", "mean", "gpu/sm_mhz", is_sampled=True),
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
-    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "published", "RAM peak, process", chart="peak of RAM, MiB"),
+    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "RAM peak, process", is_published=True,
+             chart="peak of RAM, MiB"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores", chart="CPU cores in use"),
     Quantity("gradient_norm", "", "only epochs", "train/gradient_norm",
              chart="norm of the gradients, mean over the steps"),
@@ -68,11 +70,10 @@ RUN_METRICS = {
     for entry in QUANTITIES
     if entry.metric and entry.reduce != "only epochs"
 }
-# Name -> how compare.json reduces the values of several seeds to one. It has the times of each seed too.
+# Name -> how compare.json reduces the values of several seeds to one.
 SEED_REDUCTIONS = {
-    entry.name: REDUCE["max" if entry.reduce == "max" else "median"] for entry in QUANTITIES if entry.recorded_in
+    entry.name: REDUCE["max" if entry.reduce == "max" else "median"] for entry in QUANTITIES if entry.is_published
 }
-TIMES = [name for name in SEED_REDUCTIONS if RUN_METRICS[name].startswith(("time/", "throughput/"))]
 # Key in results/timings.json, which git keeps and `tandem show` lists -> name.
 TRACKED = {
     "epoch_seconds": "epoch_seconds",
