@@ -2,7 +2,7 @@
 speed-up was measured, and whether the results repeat.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, Comparison
@@ -11,25 +11,10 @@ from tandem.devices.names import is_accelerator
 from tandem.messages import SEEDS_OPTION, joined
 
 BOTH_DEVICES = f"`dvc exp run -S 'devices=[cpu,cuda]' {SEEDS_OPTION}`"
-# Verdicts on published results, of several workloads and of one.
-REPEATED = {
-    "bit-equal": ("repeat the published results bit for bit", "repeats the published result bit for bit"),
-    "within rounding": (
-        "agree with the published results within rounding",
-        "agrees with the published result within rounding",
-    ),
-    "statistically compatible": (
-        "have scores that are statistically compatible with the published ones",
-        "has a score that is statistically compatible with the published one",
-    ),
-    "inconclusive": ("have too few published seeds to be judged", "has too few published seeds to be judged"),
-    "different": ("differ from the published results", "differs from the published result"),
-    "": ("have no published results to repeat", "has no published result to repeat"),
-}
 
 
 def answers(comparisons: Sequence[Comparison]) -> list[str]:
-    return [devices(comparisons), speed(comparisons), "; ".join(repeated(comparisons)) + "."]
+    return [devices(comparisons), speed(comparisons), repeated(comparisons)]
 
 
 def devices(comparisons: Sequence[Comparison]) -> str:
@@ -58,13 +43,12 @@ def speed(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def repeated(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Say which workloads repeat the published results, by the strongest verdict on each."""
-    by_verdict: dict[str, list[str]] = {}
+def repeated(comparisons: Sequence[Comparison]) -> str:
+    """Which workloads repeat the published results, by the strongest verdict on each."""
+    nothing = "no published result to repeat"
+    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, nothing)}
     for comparison in comparisons:
         verdicts = [reference.verdict.name for reference in comparison.references if reference.verdict]
-        best = min(verdicts, key=list(STATUS).index, default="")
-        by_verdict.setdefault(best if best in REPEATED else "", []).append(comparison.workload)
-    for verdict in sorted(by_verdict, key=list(REPEATED).index):
-        workloads = by_verdict[verdict]
-        yield f"{joined(workloads)} {REPEATED[verdict][len(workloads) == 1]}"
+        by_verdict[min(verdicts, key=list(STATUS).index, default=nothing)].append(comparison.workload)
+    texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]
+    return f"Compared with the published results: {'; '.join(texts)}."

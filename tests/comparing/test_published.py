@@ -54,7 +54,7 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
     assert "the same as CPU" in text and re.search("Published run: <abbr [^>]*>bit-equal</abbr>", text)
-    assert "tiny repeats the published result bit for bit" in text
+    assert "Compared with the published results: bit-equal (tiny)." in text
     assert "None threads" not in text  # they are not published
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]

@@ -194,7 +194,7 @@ def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whet
         "because PyTorch can use no GPU here: no driver.",
         "Whether a GPU is faster was not measured, because only the CPU was used",
         "dvc exp run -S 'devices=[cpu,cuda]'",
-        "sign has no published result to repeat.",
+        "Compared with the published results: no published result to repeat (sign).",
     ):
         assert words in text
     screen = page_of(tmp_path / "both.html", side_by_side()).text.partition("test score")[0]
