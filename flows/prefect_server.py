@@ -13,7 +13,6 @@ import uvicorn
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from prefect.server.api.server import create_app
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware.base import RequestResponseEndpoint
 
 from flows.results_in_prefect import mlflow_links
@@ -47,7 +46,7 @@ def main(host: str, port: str) -> None:
     @app.middleware("http")
     async def keep_to_this_machine(request: Request, call_next: RequestResponseEndpoint) -> Response:
         if request.url.path == "/report":
-            return HTMLResponse(await run_in_threadpool(report_page))
+            return HTMLResponse(report_page())
         response = await call_next(request)
         response.headers["Content-Security-Policy"] = POLICY
         return response

@@ -3,19 +3,16 @@
 import json
 import os
 from collections.abc import Mapping
-from functools import cache
 from itertools import combinations
 from typing import Any
-
-import httpx
 
 from flows.events import Outcome, counts
 from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
 from tandem.messages import abridged
-from tandem.tracking.store import run_page
-from tandem.tracking.view import VIEW, VIEW_TAG, runs_page, view_state
+from tandem.tracking.store import compare_page, run_page
+from tandem.tracking.view import runs_page
 
 Row = dict[str, Any]
 
@@ -58,10 +55,9 @@ def markdown(results: dict[str, Any], plan: RunPlan) -> str:
 
 
 def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]]]:
-    """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two in a table.
+    """Workload -> (text, address): all of its runs, each run in `rows` of compare.json, and each two compared.
 
-    The run of several seeds is that of the first one; the table shows it in their parent run. A workload without a run
-    in MLflow is left out, and so is a table whose view the server does not take.
+    The run of several seeds is that of the first one. A workload without a run in MLflow is left out.
     """
     tracked: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
@@ -73,33 +69,9 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
         links[workload] = [("all runs", runs_page(server, experiment))]
         links[workload] += [(name, run_page(server, experiment, run["run_id"])) for name, run in devices.items()]
         for pair in combinations(devices, 2):
-            try:
-                address = pair_page(server, experiment, *(devices[name]["run_id"] for name in pair))
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reason = type(error).__name__  # its text has the address, maybe with a password
-                print(f"warning: no link to {' vs '.join(pair)} of {workload} in MLflow ({reason})")
-                continue
+            address = compare_page(server, experiment, [devices[name]["run_id"] for name in pair])
             links[workload].append((" vs ".join(pair), address))
     return links
-
-
-@cache
-def pair_page(server: str, experiment_id: str, first: str, second: str) -> str:
-    """Return the address of a table with score, device, time and memory of two runs. Raises errors of httpx.
-
-    Its columns and its filter are a view that this function saves in MLflow: if an address has a filter, MLflow's page
-    ignores the columns of its view. MLflow's own page for comparing runs begins with a plot, and has the figures below.
-    """
-    view = f"{VIEW}-{first[:8]}-{second[:8]}"
-    tag = {
-        "experiment_id": experiment_id,
-        "key": VIEW_TAG + view,
-        "value": view_state(f"attributes.run_id IN ('{first}', '{second}')"),
-    }
-    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
-    address = f"{server.rstrip('/')}/api/2.0/mlflow/experiments/set-experiment-tag"
-    httpx.post(address, json=tag, auth=(user, password) if user else None).raise_for_status()
-    return runs_page(server, experiment_id, view)
 
 
 def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:

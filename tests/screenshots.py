@@ -17,7 +17,6 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 from flows import ui
-from flows.results_in_prefect import pair_page
 from tandem import files
 from tandem.tracking.store import run_page
 from tandem.tracking.view import runs_page
@@ -124,18 +123,11 @@ class Walk:
         return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **filters}})
 
     def mlflow(self, tracking: dict[str, str]) -> None:
-        """The saved view, two trainings of it in a table, and a run's own page."""
+        """The saved view, and a run's own page."""
         server = self.servers["mlflow"]
         self.page.goto(runs_page(server, tracking["experiment_id"]))
-        unfold = self.page.locator(".ag-row [col-id*='Run Name'] button").first
-        unfold.wait_for()
+        self.page.locator(".ag-row [col-id*='Run Name'] button").first.wait_for()  # the parent run of several seeds
         self.take("mlflow-runs")
-        unfold.click()  # the seeds of one training are children of one run
-        seed = self.page.locator(".ag-center-cols-container .ag-row[row-index='2']")
-        seed.wait_for()
-        seed_id = seed.get_attribute("row-id") or ""
-        self.page.goto(pair_page(server, tracking["experiment_id"], tracking["run_id"], seed_id))
-        self.page.get_by_text("3 matching runs").wait_for()  # the run, and the seed in its folded parent run
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
         self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()
 

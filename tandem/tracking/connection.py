@@ -141,7 +141,7 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
     try:
-        tags = {KIND_TAG: KIND, view.VIEW_TAG + view.VIEW: view.saved_view()}
+        tags = {KIND_TAG: KIND, view.VIEW_TAG: view.saved_view()}
         return str(client.create_experiment(name, location, tags))
     except MlflowException:
         if experiment := client.get_experiment_by_name(name):  # another run has created it meanwhile

@@ -4,16 +4,18 @@ The store is the one that `MLFLOW_TRACKING_URI` names; otherwise the SQLite file
 `mlruns/artifacts`.
 """
 
+import json
 import os
 import re
 import shlex
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from tandem.files import MLRUNS, relative
 from tandem.messages import without_password
@@ -45,6 +47,11 @@ def database_file(uri: str) -> Path | None:
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
     return f"{experiment_page(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
+
+
+def compare_page(server: str, experiment_id: str, run_ids: Sequence[str]) -> str:
+    query = urlencode({"runs": json.dumps(run_ids), "experiments": json.dumps([experiment_id])})
+    return f"{without_password(server).rstrip('/')}/#/compare-runs?{query}&{FOR_TRAINING}"
 
 
 def experiment_page(server: str, experiment_id: str) -> str:

@@ -7,7 +7,7 @@ import zlib
 from tandem.tracking.store import FOR_TRAINING, experiment_page
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = "mlflow.sharedViewState."  # and the key of a view: the tag of an experiment in which MLflow looks for it
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # the tag of an experiment in which MLflow looks for it
 VIEW_NAME = "Tandem: score, speed, memory"
 MADE_AT = 1_763_769_600_000  # ms
 # Column, as MLflow writes it -> its width in pixels. The run's name always comes first. Those until `verified` fit in a
@@ -29,23 +29,15 @@ TABLE = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "column
 
 
 def saved_view() -> str:
-    """Return the view of all runs as the value of an experiment's tag `mlflow.sharedViewState.<key>` (VIEW_TAG).
+    """Return the view of all runs as the value of an experiment's tag VIEW_TAG.
 
     It is JSON with a name, two times and the state of the page. An address with `viewStateShareKey=<key>` opens it.
     """
-    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": view_state()})
+    state = {"searchFilter": "", "orderByKey": "attributes.start_time", "orderByAsc": False, **TABLE}
+    packed = f"deflate;{base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()}"
+    return json.dumps({"name": VIEW_NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": packed})
 
 
-def view_state(search_filter: str = "") -> str:
-    """Return the state of the page with the runs that meet `search_filter`.
-
-    It is also the value of the tag of a view without a name, which MLflow does not list among the saved views.
-    """
-    state = {"searchFilter": search_filter, "orderByKey": "attributes.start_time", "orderByAsc": False, **TABLE}
-    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
-    return f"deflate;{packed}"
-
-
-def runs_page(server: str, experiment_id: str, view: str = VIEW) -> str:
-    """Return the address of an experiment's runs in MLflow's UI, with the columns and the filter of a saved view."""
-    return f"{experiment_page(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={view}"
+def runs_page(server: str, experiment_id: str) -> str:
+    """Return the address of an experiment's runs in MLflow's UI, with the columns of the saved view."""
+    return f"{experiment_page(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={VIEW}"
