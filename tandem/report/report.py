@@ -48,7 +48,7 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
-    environment.filters |= {"explained": explained, "code": with_code, "capitalized": charts.capitalized}
+    environment.filters |= {"code": with_code, "capitalized": charts.capitalized}
     sides = [
         side
         for comparison in comparisons
@@ -77,15 +77,6 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
         )
         text = template.render(content, legend=legend(template.render(content, legend={})))
     files.write_text(path, text)
-
-
-def explained(text: object) -> Markup:
-    """Return `text` as HTML in which each of TERMS shows its meaning when the pointer is on it."""
-
-    def with_title(match: re.Match[str]) -> str:
-        return f'<abbr title="{escape(TERMS[match[0]])}">{match[0]}</abbr>'
-
-    return Markup(re.sub("|".join(map(re.escape, TERMS)), with_title, str(escape(text))))
 
 
 def legend(text: str) -> dict[str, str]:

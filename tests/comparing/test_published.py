@@ -1,7 +1,6 @@
 """The published results: what `dvc repro` leaves against what is committed with the project."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
-    assert "the same as CPU" in text and re.search("Published run: <abbr [^>]*>bit-equal</abbr>", text)
+    assert "the same as CPU" in text and "Published run: bit-equal" in text
     assert "Compared with the published results: bit-equal (tiny)." in text
     assert "None threads" not in text  # they are not published
     content = json.loads((other / "docs/published.json").read_text())
