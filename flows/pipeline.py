@@ -26,12 +26,12 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 from prefect import Flow, Task, flow
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
@@ -45,7 +45,6 @@ from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefe
 from flows.plan import RunPlan, make_plan
 from tandem.command import CommandError
 from tandem.messages import without_password
-from tandem.runs.terminal import EPOCH_LINE
 from tandem.stage import STAGES
 from tandem.stop_signals import stop_when_ended
 
@@ -158,8 +157,6 @@ class StageRuns:
         self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has examined
         self.failure = ""
         self.running: FlowRun | None = None  # of the stage that runs
-        self.progress: tuple[float, str] | None = None  # of its training: per cent, and the newest line
-        self.artifact_id: UUID | None = None  # of the progress
         self.next_poll = 0.0
         self.is_lost = False
         # Otherwise Prefect's log handler prints an error for each batch of lines after the server is lost.
@@ -186,8 +183,6 @@ class StageRuns:
             return
         if not line:
             return
-        if match := EPOCH_LINE.match(line):
-            self.progress = 100 * int(match[1]) / int(match[2]), line
         prefix = line.partition(":")[0].lower()
         is_error = prefix in ("error", "traceback (most recent call last)")
         level = logging.ERROR if is_error else logging.WARNING if prefix.endswith("warning") else logging.INFO
@@ -232,13 +227,12 @@ class StageRuns:
                 state=Running(),
             )
 
-        self.running, self.progress, self.artifact_id = self.send(create), None, None
+        self.running = self.send(create)
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
 
     def end(self, state: State[Any]) -> None:
         """Set the final state of the stage that runs, if one does."""
         if run := self.running:
-            self.show_progress()
             self.running = None
             self.send(lambda: self.client.set_flow_run_state(run.id, state, force=True))
 
@@ -250,22 +244,8 @@ class StageRuns:
         server_run = self.send(lambda: self.client.read_flow_run(run.id))
         # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if server_run else float("inf")
-        self.show_progress()
         if server_run and server_run.state and (server_run.state.is_cancelling() or server_run.state.is_cancelled()):
             raise StageCancelled(run.name)
-
-    def show_progress(self) -> None:
-        """Show the newest epoch of the training that runs, if there is one, as an artifact of the pipeline run."""
-        if not self.progress or not self.running:
-            return
-        (percent, line), self.progress = self.progress, None
-        content: dict[str, Any] = {"data": percent, "description": f"{self.running.name}: {line}"}
-        if artifact_id := self.artifact_id:
-            self.send(lambda: self.client.update_artifact(artifact_id, ArtifactUpdate(**content)))
-            return
-        artifact = ArtifactCreate(type="progress", flow_run_id=self.pipeline_run.id, **content)
-        if created := self.send(lambda: self.client.create_artifact(artifact)):
-            self.artifact_id = created.id
 
     def show_results(self, markdown: str, headline: str) -> None:
         artifact = ArtifactCreate(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tandem.machine.measure import Measurement
     from tandem.training.trainer import Epoch
 
-# How the lines begin that flows/ looks for: `show`'s with the epoch and their number, and `show_fit`'s.
-EPOCH_LINE = re.compile(r"(?:seed \d+, )?epoch (\d+)/(\d+): ")
+# How the lines begin that flows/ looks for: `show`'s, and `show_fit`'s.
+EPOCH_LINE = re.compile(r"(?:seed \d+, )?epoch \d+/\d+: ")
 FIT_LINE = re.compile(r"[\d,]+ of [\d,]+ ")
 SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 

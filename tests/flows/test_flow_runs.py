@@ -23,8 +23,6 @@ from tests.conftest import CHROMIUM
 from tests.projects import commit, git, wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
 
-EPOCH = "epoch 3/4: train loss 1.0000, val loss 1.0000"  # as a training prints it
-
 
 def settings_of_others(root: Path) -> dict[str, str]:
     """What the shell has on the machine of a team's server (docs/team.md), behind a proxy that does not answer."""
@@ -224,7 +222,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
 
 @pytest.mark.long
 def test_the_log_of_an_experiment_whose_training_fails_has_each_error_once(project: Project) -> None:
-    project.behave(train={"say": EPOCH, "fail": "the loss is not a number"})
+    project.behave(train={"say": "epoch 3/4", "fail": "the loss is not a number"})
     git(project.root, "add", "-f", "behave.json")  # otherwise the experiment does not see it
     commit(project.root)
     try:
@@ -276,13 +274,10 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
 @pytest.mark.case(27)
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
-    project.behave(train={"sleep": STAGE_SECONDS, "say": EPOCH})
+    project.behave(train={"sleep": STAGE_SECONDS})
     run = project.create("pipeline/pipeline", force=True)
     project.stage_process()
     wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")  # after its process
-    progress = wait_for(lambda: project.artifacts(run).get(None), what="the progress of the training")
-    shown = ("progress", 75.0, f"train@sign-auto: {EPOCH}")
-    assert (progress["type"], progress["data"], progress["description"]) == shown
     started = time.monotonic()
     project.cancel(run)
     wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
