@@ -30,7 +30,7 @@ from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.devices.hardware import detect_hardware
 from tandem.messages import nearest
 from tandem.params.loading import block_in_force, choose_preset, load_params
-from tandem.params.parsing import flatten
+from tandem.params.parsing import INTRODUCED, flatten
 from tandem.params.schema import with_defaults
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
@@ -198,9 +198,11 @@ def has_result(workload: str, requested: str, stage: str) -> bool:
 
 
 def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
-    """Return `parameters` that differ from `reference`. One that is missing is "removed"."""
-    names = [name for name in parameters | reference if parameters.get(name) != reference.get(name)]
-    return {name: parameters.get(name, "removed") for name in names}
+    """Return `parameters` that differ from `reference`. One that is missing has its default, or is "removed" if it has
+    none.
+    """
+    new, old = INTRODUCED | parameters, INTRODUCED | reference
+    return {key: new.get(key, "removed") for key in new | old if new.get(key) != old.get(key)}
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:

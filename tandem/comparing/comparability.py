@@ -14,8 +14,7 @@ from typing import Any
 
 from tandem.devices.names import is_accelerator
 from tandem.machine.conditions import others_on_gpu, taken_by_others
-from tandem.params.parsing import differing_names, flatten, value_at
-from tandem.params.schema import with_defaults
+from tandem.params.parsing import differing_names, recorded_parameters, value_at
 from tandem.runs.run import Run
 
 NOT_RECORDED = "not recorded"
@@ -143,7 +142,7 @@ def division(run: Run) -> list[str] | None:
 
 
 def parameters_of(run: Run) -> dict[str, Any]:
-    return with_defaults(flatten(run.block))
+    return recorded_parameters(run.block)
 
 
 def train_parameters(run: Run) -> dict[str, Any]:

@@ -17,6 +17,24 @@ from pydantic import TypeAdapter, ValidationError
 from tandem.messages import abridged, nearest, one_line
 from tandem.parts import MAX_WHOLE
 
+# Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
+# default. Such a record means the value that the key had when it was introduced.
+INTRODUCED = {
+    "preprocess.columns": "none",  # of a workload's own source
+    "preprocess.split": "none",
+    "preprocess.na": "none",
+    "preprocess.groups": "none",
+    "preprocess.window": "none",
+    "preprocess.season": "none",
+    "preprocess.categories": "none",
+    "preprocess.rare_classes": "none",
+    "preprocess.rate": "none",
+    "train.scaling": "strong",
+    "train.loop": "none",
+    "train.kernels": "auto",
+    "evaluate.metrics": "none",
+}
+
 
 class InvalidParams(ValueError):
     """A mistake in params. `keys`: the mapping keys and list indices that lead to the value."""
@@ -219,6 +237,11 @@ def flatten(value: Any) -> dict[str, Any]:
             yield name[1:], "none" if part is None else part
 
     return dict(leaves(literal(value), ""))
+
+
+def recorded_parameters(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded block as dotted keys, with the values of INTRODUCED for keys that it lacks."""
+    return INTRODUCED | flatten(block)
 
 
 def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

@@ -507,13 +507,9 @@ def defaults_of(kind: Any) -> dict[str, Any]:
 
 
 def with_defaults(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dotted parameters of a block (see `flatten`) with the defaults of the keys that it leaves out.
-
-    A record lacks the keys that are newer than it is.
-    """
+    """Return the dotted parameters of a block (see `flatten`) with the defaults of the keys that it leaves out."""
     source = Series if parameters.get("preprocess.source") == "series" else SequenceTable
-    kinds = {"preprocess": source, "train": Train, "evaluate": Evaluate}
-    return {**flatten({section: defaults_of(kind) for section, kind in kinds.items()}), **parameters}
+    return {**flatten({"preprocess": defaults_of(source), "train": defaults_of(Train)}), **parameters}
 
 
 # The dotted names of the keys that a block may leave out.

@@ -20,8 +20,8 @@ from tandem.code_dependencies import fingerprint, fingerprint_code
 from tandem.files import relative
 from tandem.params.loading import SECTIONS, load_params, load_workload
 from tandem.params.own_components import modules_of
-from tandem.params.parsing import differing_names, flatten, literal
-from tandem.params.schema import OwnSource, TableSource, with_defaults
+from tandem.params.parsing import differing_names, literal, recorded_parameters
+from tandem.params.schema import OwnSource, TableSource
 from tandem.runs.run import Run
 
 Stamp = tuple[int, int, int] | None
@@ -128,10 +128,9 @@ def other_parameters(run: Run) -> str:
     """
     block = literal(load_workload(run.workload))
     recorded = {name: run.train["block"][name] for name in SECTIONS["train"]}
-    if run.score:
+    if run.score and "evaluate" in run.score:  # older records lack it
         recorded["evaluate"] = run.score["evaluate"]
-    now = {name: block[name] for name in recorded}
-    before, after = with_defaults(flatten(recorded)), with_defaults(flatten(now))
+    before, after = recorded_parameters(recorded), recorded_parameters({name: block[name] for name in recorded})
     names = differing_names(before, after)
     return "; ".join(f"{name} {before.get(name, 'absent')}, not {after.get(name, 'absent')}" for name in names)
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from tandem import files
 from tandem.params.loading import load_params, preset_in_force
-from tandem.params.parsing import differing_names, flatten, literal
-from tandem.params.schema import with_defaults
+from tandem.params.parsing import differing_names, flatten, literal, recorded_parameters
 from tandem.runs import provenance, schemas
 from tandem.runs.record import Record, memory_tags
 from tandem.runs.run import Run
@@ -134,7 +133,7 @@ def other_settings(context: RunContext, trained: Run) -> dict[str, Any]:
     change no other result, so they are added to the same run.
     """
     recorded, settings = (
-        with_defaults(flatten({"evaluate": literal(evaluate)}))
+        recorded_parameters({"evaluate": literal(evaluate)})
         for evaluate in (trained.train["block"]["evaluate"], context.block.evaluate)
     )
     differing = differing_names(recorded, settings)
@@ -152,7 +151,8 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     if settings := other_settings(context, trained):
         run = saved["run"]
         run["params"] |= settings
-        run["tags"][GROUP_TAG] = group = group_key(run["inputs_key"], context)
+        # A training of an earlier version has no `inputs_key`.
+        run["tags"][GROUP_TAG] = group = group_key(run.get("inputs_key", run["tags"][GROUP_TAG]), context)
         run["name"] += f", {', '.join(f'{name}={value}' for name, value in settings.items())}"
         if run.get("parent"):
             run["parent"] = {"run_key": group, "name": f"{run['parent']['name']}, evaluated again"}

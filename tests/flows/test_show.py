@@ -249,8 +249,8 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
 
 
 def test_a_parameter_that_was_removed_differs():
-    committed = {"train.epochs": 3, "train.model.wide": 2}
-    assert differing({"train.epochs": 3}, committed) == {"train.model.wide": "removed"}
+    committed = {"train.epochs": 3, "train.kernels": "torch", "train.model.wide": 2}
+    assert differing({"train.epochs": 3}, committed) == {"train.kernels": "auto", "train.model.wide": "removed"}
 
 
 def test_a_key_that_is_written_with_its_default_differs_in_nothing():
