@@ -486,9 +486,9 @@ def prefect_requests() -> Requests:
 def mlflow_requests() -> Requests:
     from mlflow.entities import Metric
 
-    from tandem.tracking import recorded
+    from tandem.tracking import find_runs
 
-    client: Any = recorded.client_of_store()
+    client: Any = find_runs.client_of_store()
     run = client.create_run(client.create_experiment(f"benchmark-{uuid.uuid4().hex}")).info.run_id
     steps = iter(range(10**9))
 

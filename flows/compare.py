@@ -34,7 +34,7 @@ from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.layout import details
 from tandem.runs.run import Run
-from tandem.tracking import recorded
+from tandem.tracking import find_runs
 
 MAX_TAG = 250  # characters
 
@@ -54,8 +54,8 @@ def compare(names: list[str]) -> list[Comparison]:
     Raises ValueError if a run is unavailable or no two runs can be compared.
     """
     for name in names:
-        recorded.check_name(name)
-    by_name = {name: recorded.find_seeds(name) for name in names}
+        find_runs.check_name(name)
+    by_name = {name: find_runs.find_seeds(name) for name in names}
     for (name, runs), (other_name, other_runs) in itertools.combinations(by_name.items(), 2):
         if shared := {run.run_id for run in runs if run.run_id} & {run.run_id for run in other_runs}:
             raise WrongArgument(f"{name} and {other_name} are the same run ({shared.pop()}); name two different ones")
@@ -96,7 +96,7 @@ def tag(judgement: Judgement) -> None:
         speed = textwrap.shorten(judgement.speed, MAX_TAG - len(reference) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:
-                recorded.tag(run, {"compared": f"{speed} (vs {reference})"})
+                find_runs.tag(run, {"compared": f"{speed} (vs {reference})"})
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from tandem.comparing.verdicts import Verdict
 from tandem.params.loading import load_params
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder, seeds_in
-from tandem.tracking import recorded
+from tandem.tracking import find_runs
 
 QUICK_EPOCHS = 3
 
@@ -92,7 +92,7 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
 
     Raises ValueError if `run` names no recorded run.
     """
-    original, start = recorded.find(run), time.monotonic()
+    original, start = find_runs.find(run), time.monotonic()
     in_mlflow = f", MLflow run {original.run_id[:8]}" if original.run_id else ""
     notes = [f"the run of {original.timing['measured_at'][:16]}, {len(original.train['epochs'])} epochs{in_mlflow}"]
     try:
@@ -101,7 +101,7 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
         verdict = error.verdict
     if original.run_id is not None:
         part = f" (first {QUICK_EPOCHS} epochs, no predictions)" if quick else ""
-        recorded.tag(original, {"verified": f"{verdict}{part}", "verified.at": files.now()})
+        find_runs.tag(original, {"verified": f"{verdict}{part}", "verified.at": files.now()})
     return Verified(original.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
 
 

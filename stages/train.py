@@ -66,7 +66,7 @@ def main(workload: str, device: str, *seeds: str) -> None:
 def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> None:
     """Train to the last epoch, from a checkpoint if there is one, and write the results."""
     inputs = Inputs(context.workload, context.requested, context.seed, context.summary.get("table_sha256"))
-    with opened(context, inputs, workers) as (checkpoint, state, run_dir):
+    with locked_training(context, inputs, workers) as (checkpoint, state, run_dir):
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
             context = context.with_evaluate(record.at_start["evaluate"])
@@ -102,7 +102,7 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
 
 
 @contextmanager
-def opened(
+def locked_training(
     context: RunContext, inputs: Inputs, workers: Workers
 ) -> Iterator[tuple[Checkpoint, dict[str, Any], RunDir]]:
     """Yield the training's checkpoint, locked, its state, and its run directory.
@@ -130,7 +130,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     checkpoint.prune()
     saved, message = checkpoint.load()
     record = Record(**saved["record"]) if saved else None
-    if record and record.is_finished and record.at_end.get("workers", 1) != context.num_workers:
+    if record and record.is_finished and record.num_workers != context.num_workers:
         # Finished with another number of workers: the results are equal within rounding, but the timings differ.
         saved, message = None, ""
     if saved and record:

@@ -129,8 +129,8 @@ class Team:
         """Every training in MLflow: its id, status, host and Prefect flow run."""
         code = """
 import json
-from tandem.tracking import recorded
-found = recorded.search(recorded.experiments("tiny"), most=5000)
+from tandem.tracking import find_runs
+found = find_runs.search(find_runs.experiments("tiny"), most=5000)
 print(json.dumps([{"id": each.info.run_id, "status": each.info.status, **each.data.tags} for each in found]))
 """
         command = [sys.executable, "-c", code]

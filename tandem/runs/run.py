@@ -1,9 +1,9 @@
 """One recorded run: a training, and its evaluation if there is one.
 
 `open_folder` opens a run from its files: results/runs/<workload>/<device>/ with the files of every seed, a copy of it
-from another machine, or a copy of a run's artifacts in MLflow. tandem/tracking/recorded.py finds runs by name and opens
-them from MLflow. Published runs and reruns (published.py and verdicts.py in tandem/comparing) are a `Run` too; their
-records have what is known. All code that compares, shows, verifies or reports runs uses `Run`. This module imports
+from another machine, or a copy of a run's artifacts in MLflow. tandem/tracking/find_runs.py finds runs by name, also in
+MLflow. Published runs and reruns (published.py and verdicts.py in tandem/comparing) are a `Run` too; their records have
+what is known. All code that compares, shows, verifies or reports runs uses `Run`. This module imports
 neither torch nor mlflow.
 
     train/result/<seed>/         the first seed: train.json, model.json, history.csv, weights

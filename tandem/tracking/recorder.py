@@ -178,5 +178,4 @@ def entries_at_end(trainer: Trainer, record: Record, cpu_seconds_of_others: floa
         "conditions": after,
         # Processor time is counted per process, so a resumed training has no total.
         "between": conditions.between(before, after) if record.at_start["process"] == THIS_PROCESS else {},
-        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
     }

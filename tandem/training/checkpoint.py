@@ -6,8 +6,8 @@ the first one), `record` the fields of the `Record` of the epochs so far (tandem
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
-parameters, data, code and hardware, and for a replicate the stage. `<device>` is the kind of device if the number of
-workers may change (`of_training`).
+parameters, data, code and hardware, and for a replicate the stage. `<device>` is that of params.yaml; with `scaling:
+strong`, cpu instead of 2xcpu, because the number of workers may change (`of_training`).
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
@@ -63,7 +63,7 @@ class Checkpoint:
     def of(cls, workload: str, device: str, belongs_to: dict[str, Any]) -> "Checkpoint":
         shared = {name: value for name, value in belongs_to.items() if name != "seed"}
         digest = hashlib.sha256(as_text(shared).encode()).hexdigest()[:16]
-        return cls(folder_of(workload) / f"{device}-{digest}-{belongs_to.get('seed')}.pt", belongs_to)
+        return cls(folder_of(workload) / f"{device}-{digest}-{belongs_to['seed']}.pt", belongs_to)
 
     @classmethod
     def of_training(cls, context: "RunContext", inputs: dict[str, Any]) -> "Checkpoint":

@@ -338,7 +338,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
     other = copy_of(project, tmp_path / "other")
 
     def answer(expression: str) -> str:
-        return python(other, f"from tandem.tracking import recorded; print({expression})").stdout.strip()
+        return python(other, f"from tandem.tracking import find_runs; print({expression})").stdout.strip()
 
     answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
     client = client_of(other)
@@ -354,7 +354,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
         return str(new)
 
     latest, short = record(), record(**{"dvc.experiment": "short"})
-    name = "recorded.find('tiny@cpu').run_id"
+    name = "find_runs.find('tiny@cpu').run_id"
     assert answer(name) == original.info.run_id
     shutil.rmtree(other / "results/runs")
     assert answer(name) == latest
