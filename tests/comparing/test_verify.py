@@ -340,7 +340,7 @@ def test_a_name_means_the_run_in_results_then_the_latest_that_is_no_experiment(p
     def answer(expression: str) -> str:
         return python(other, f"from tandem.tracking import find_runs; print({expression})").stdout.strip()
 
-    answer("recorded.experiments()")  # the copied store's artifacts are this project's from now on
+    answer("find_runs.experiments()")  # the copied store's artifacts are this project's from now on
     client = client_of(other)
     (original,) = runs_of(client)
 
