@@ -31,8 +31,8 @@ from tandem.params.schema import Train
 from tandem.tasks import open_task
 from tandem.training import auto
 from tandem.training.batches import TENSORS, Split
-from tandem.training.context import make_trial, read_training
 from tandem.training.execution import CPU, autocast, open_device
+from tandem.training.opening import make_trial, read_training
 from tandem.training.trainer import Trainer
 
 PEERS = ("lightning", "accelerate")
@@ -210,7 +210,7 @@ def tandem(trainer: Trainer, tick: StepTimer, contender: Contender, is_streamed:
             if contender.step == "graph":  # a contender that falls back to eager is no captured step
                 refuse_another_way(trainer)
             tick()
-        trainer.total.item()
+        trainer.loss_sum.item()
 
 
 def refuse_another_way(trainer: Trainer) -> None:

@@ -51,8 +51,8 @@ Requests = dict[str, Callable[[], object]]
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
     from tandem.training import auto
-    from tandem.training.context import make_trial, read_training
     from tandem.training.execution import open_device
+    from tandem.training.opening import make_trial, read_training
 
     settings, hardware = load_workload(workload).train, detect_hardware(device)
     options = (settings.threads, settings.deterministic, settings.precision)

@@ -51,8 +51,8 @@ from tandem.params.schema import SequenceTable, Series, Workload
 from tandem.tasks import open_task
 from tandem.training import inference
 from tandem.training.batches import Split
-from tandem.training.context import make_trainer
 from tandem.training.execution import CPU, open_device
+from tandem.training.opening import make_trainer
 
 METHODS = Path(__file__).with_name("peer_methods.py")
 OF_AEON, OF_SKLEARN = ("MiniRocket", "QUANT"), ("1-NN", "ridge")

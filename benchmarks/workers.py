@@ -89,8 +89,8 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from tandem.params.loading import load_workload
-    from tandem.training.context import require_usable_workers
     from tandem.training.launcher import LEFT_TO_TORCH, rendezvous_options
+    from tandem.training.workers import require_usable_workers
 
     device = options.device or detect_hardware("auto")["kind"]
     room = detect_hardware("cuda")["count"] if is_accelerator(device) else int(usable_cores())
@@ -177,8 +177,8 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
     import torch.distributed as dist
 
     from tandem.params.loading import load_workload
-    from tandem.training.context import make_trial, read_training
     from tandem.training.execution import open_device
+    from tandem.training.opening import make_trial, read_training
     from tandem.training.workers import Workers
 
     requested, cores = load_workload(options.workload).train, int(usable_cores())

@@ -235,7 +235,7 @@ class TimedTraining:
     """A workload's training that runs some steps per turn."""
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-        import tandem.training.context  # noqa: F401
+        import tandem.training.opening  # noqa: F401
 
         self.workload, self.side, self.seed, self.length = workload, side, seed, length
         self.steps: Iterator[int] = iter(())
@@ -246,8 +246,9 @@ class TimedTraining:
         this device.
         """
         from tandem.training import auto
-        from tandem.training.context import RunContext, open_trainer
+        from tandem.training.context import RunContext
         from tandem.training.executor import translate_oom
+        from tandem.training.opening import open_trainer
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.block.train, **self.side.changes)

@@ -40,9 +40,10 @@ from tandem.tracking.run_dir import RunDir, open_run_dir
 from tandem.tracking.run_info import write_mlflow_record, write_run_info
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
-from tandem.training.context import RunContext, open_trainer, stop_on_out_of_memory
+from tandem.training.context import RunContext
 from tandem.training.execution import EAGERLY
 from tandem.training.executor import OutOfMemory
+from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
 

@@ -82,7 +82,7 @@ def trainer_on(
 
     from tandem import models
     from tandem.tasks import open_task
-    from tandem.training.context import trainer_class
+    from tandem.training.opening import trainer_class
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

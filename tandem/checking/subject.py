@@ -20,9 +20,9 @@ from tandem.params.schema import Train, takes_no_steps
 from tandem.parts import Part
 from tandem.tasks import Task, open_task
 from tandem.training.batches import Split
-from tandem.training.context import make_trial
 from tandem.training.execution import CPU, open_device
 from tandem.training.network_checks import smallest_part
+from tandem.training.opening import make_trial
 from tandem.training.trainer import Trainer, snapshot
 
 BATCH_SIZE = 16

@@ -34,9 +34,10 @@ from tandem.runs.terminal import Progress
 from tandem.tasks.groups import name_groups
 from tandem.tracking.results import realized_settings
 from tandem.training import auto, inference
-from tandem.training.context import RunContext, open_trainer
+from tandem.training.context import RunContext
 from tandem.training.execution import Execution
 from tandem.training.executor import Executor, OutOfMemory, translate_oom
+from tandem.training.opening import open_trainer
 from tandem.training.trainer import Epoch, Trainer, snapshot
 
 

@@ -34,7 +34,7 @@ class FittedTrainer(Trainer):
         """Fit the model: the only step of its epoch."""
         self.fit.on_progress = self.on_progress
         with kernels.noted_in(self.step.kernels_used):
-            self.total = self.fit.fit(random_draws.order)
+            self.loss_sum = self.fit.fit(random_draws.order)
         yield len(self.train_split)
 
     def end_epoch(self, training: Measurement, *others: Any) -> Epoch:
@@ -42,6 +42,6 @@ class FittedTrainer(Trainer):
         with measure(self.device) as refit:
             self.fit.refit()
         training.add(refit)
-        self.missing_reasons |= {"learning_rate": NO_STEPS}
+        training.missing_reasons["learning_rate"] = NO_STEPS
         digests = {**epoch.digests, "weights_sha256": self.weights_sha256()}
         return replace(epoch, learning_rate=None, digests=digests)

@@ -83,7 +83,7 @@ class Recorder:
         self.record.digests.append(epoch.digests)
         warmup_epochs = self.context.settings.warmup_epochs
         self.record.timings.append(timing_row(epoch, num_sequences, warmup_epochs, not self.context.is_replicate))
-        self.record.missing_reasons = self.trainer.missing_reasons
+        self.record.missing_reasons = epoch.training.missing_reasons
         self.record.summary_lines |= self.trainer.sentences
         self.record.kernels = sorted({*self.record.kernels, *self.trainer.step.kernels_used})
         self.add_readings()

@@ -19,7 +19,7 @@ Where memory can run out, and what handles it:
 - a capture, which cannot be repeated: `give_up_graph`
 - the rest, such as opening a training: `translate_oom` raises `OutOfMemory`, without a fallback
 - one of several workers: it ends, and the launcher starts all of them again with smaller micro-batches
-  (`stop_on_out_of_memory` in context.py)
+  (`stop_on_out_of_memory` in opening.py)
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -35,10 +35,10 @@ class GraphSteps:
     of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
-    def __init__(self, step: Step, split: Split, settings: Train, total: Tensor, norms: Tensor) -> None:
+    def __init__(self, step: Step, split: Split, settings: Train, loss_sum: Tensor, norms: Tensor) -> None:
         device, size = step.execution.device.torch_device, settings.batch_size
         assert step.graphs is not None
-        self.step, self.split, self.settings, self.total = step, split, settings, total
+        self.step, self.split, self.settings, self.loss_sum = step, split, settings, loss_sum
         self.graphs = step.graphs  # the step has others as soon as it is executed in another way
         self.num_full_batches, self.last_batch_size = divmod(len(split), size)
         self.num_batches = self.num_full_batches + bool(self.last_batch_size)
@@ -119,10 +119,10 @@ class GraphSteps:
             )
         source = self.chunk or self.split.tensors
         values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
-        batch = self.random_draws.apply_to(Batch(values, mask, targets, rows), self.settings)
+        batch = self.random_draws.apply_to(Batch(values, mask, targets, rows))
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
         is_this_step = self.indices == self.batch_index  # after the update nothing may fail, or it would be repeated
-        self.total.add_(update(batch, self.norm))
+        self.loss_sum.add_(update(batch, self.norm))
         torch.where(is_this_step, self.norm, self.norms, out=self.norms)
         self.batch_index += 1

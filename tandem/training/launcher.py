@@ -22,8 +22,12 @@ from tandem.devices.names import split_device
 from tandem.messages import one_line
 from tandem.params.loading import load_workload
 from tandem.stop_signals import Forwarding
-from tandem.training.context import require_usable_workers
-from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
+from tandem.training.workers import (
+    LOST_WORKER_STATUS,
+    MIN_GRAD_ACCUM_STEPS,
+    OUT_OF_MEMORY_STATUS,
+    require_usable_workers,
+)
 
 MAX_RESTARTS = 3
 # torch's launcher ends its workers on the signals that it handles, so it gets one that nobody sends.

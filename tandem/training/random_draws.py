@@ -34,6 +34,7 @@ class RandomDraws:
     order: Tensor  # (N,) int64, the sequences in the order of the batches
     augment: Tensor | None  # (N, k) input of `augmented`
     teacher_forcing_mask: Tensor | None  # (N, H) bool; True: the decoder's input is the true value
+    config: Augment
     num_velocities: int = 0  # the last features of the split that are differences of the others
 
     def digests(self) -> dict[str, str]:
@@ -48,13 +49,12 @@ class RandomDraws:
         )
         return replace(self, augment=augment, teacher_forcing_mask=teacher_forcing_mask)
 
-    def apply_to(self, batch: Batch, settings: Train) -> Batch:
+    def apply_to(self, batch: Batch) -> Batch:
         """Return the batch with augmentation and, for a network with teacher forcing, the decoder's inputs."""
         if self.augment is not None:
             rows = self.augment.index_select(0, batch.rows)
-            batch = replace(
-                batch, values=augmented(batch.values, batch.mask, rows, settings.augment, self.num_velocities)
-            )
+            values = augmented(batch.values, batch.mask, rows, self.config, self.num_velocities)
+            batch = replace(batch, values=values)
         if self.teacher_forcing_mask is not None:
             teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
             batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
@@ -78,7 +78,7 @@ def draw_epoch(generator: Generator, split: Split, settings: Train, epoch: int) 
     if uses_teacher_forcing(settings.model):
         share = teacher_share(settings.model.teacher_forcing, epoch, settings.epochs)
         teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
-    return RandomDraws(order, for_augment, teacher_forcing_mask, split.num_velocities)
+    return RandomDraws(order, for_augment, teacher_forcing_mask, config, split.num_velocities)
 
 
 def uses_teacher_forcing(model: Part) -> bool:

@@ -86,7 +86,7 @@ class Trainer:
         if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
-        self.total = torch.zeros((), device=torch_device)  # loss of the current epoch, summed over its sequences
+        self.loss_sum = torch.zeros((), device=torch_device)  # loss of the current epoch, summed over its sequences
         # The norm of each step's gradients before clipping; NaN if nothing is clipped.
         self.norms = torch.full((self.steps_per_epoch,), math.nan, device=torch_device)
         self.graph_steps: GraphSteps | None = None
@@ -98,7 +98,6 @@ class Trainer:
         self.best_weights = snapshot(model)
         self.peak_mib = 0.0  # highest memory peak so far of an epoch with CUDA graphs
         self.workers = ALONE
-        self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
         self.why_no_steps = ""  # why Tandem takes no steps of its own, which auto.py and the probe could measure
         self.thread_tuner = ThreadTuner([1 if settings.threads == "auto" else settings.threads])  # auto.py sets another
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
@@ -120,7 +119,7 @@ class Trainer:
             with measure(self.device) as training:
                 for size in steps:  # each iteration takes one optimizer step
                     num_sequences += size
-                train_loss = self.workers.sum(self.total) / num_sequences
+                train_loss = self.workers.sum(self.loss_sum) / num_sequences
             self.add_memory_of_graphs(training)
             validation = self.validate()
             return self.end_epoch(training, train_loss, float(self.epoch_rates[-1]), validation)
@@ -143,11 +142,11 @@ class Trainer:
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly.
 
-        The losses are added to `total`, a scalar on the device that is read once per epoch: `.item()` in every step
+        The losses are added to `loss_sum`, a scalar on the device that is read once per epoch: `.item()` in every step
         would synchronize in every step.
         """
         step, rates, num_done = self.step, self.epoch_rates, 0
-        self.total.zero_()
+        self.loss_sum.zero_()
         self.norms.fill_(math.nan)
         if graph_steps := self.open_graph_steps():
             for num_sequences in graph_steps.steps(random_draws, rates):
@@ -158,7 +157,7 @@ class Trainer:
             self.graph_steps = graph_steps = None  # given up: frees their memory
         for batch, rate in zip(self.drawn_batches(random_draws, num_done), rates[num_done:].tolist(), strict=True):
             step.set_rate(rate)
-            self.total.add_(step(batch, self.norms[num_done : num_done + 1]))
+            self.loss_sum.add_(step(batch, self.norms[num_done : num_done + 1]))
             num_done += 1
             yield batch.global_size
 
@@ -173,7 +172,7 @@ class Trainer:
         """The epoch's batches after the first `num_done`."""
         size = self.settings.batch_size
         random_draws = self.executor.run_with_fallbacks(partial(random_draws.to, self.device.torch_device))
-        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, settings=self.settings)
+        order, change = random_draws.order[num_done * size :], random_draws.apply_to
         if self.workers.count == 1:
             return self.executor.batches(self.train_split, order, size, change)
         return self.own_shares(order, change)
@@ -201,7 +200,7 @@ class Trainer:
     def new_graph_steps(self) -> GraphSteps | None:
         if self.step.graphs is None:  # after a fallback: eager steps need no memory for a chunk of streamed data
             return None
-        return GraphSteps(self.step, self.train_split, self.settings, self.total, self.norms)
+        return GraphSteps(self.step, self.train_split, self.settings, self.loss_sum, self.norms)
 
     @property
     def epoch_rates(self) -> torch.Tensor:
@@ -224,7 +223,7 @@ class Trainer:
         if val_loss < self.best_loss:
             self.best_loss, self.best_weights = val_loss, weights
         scalars, why_none = self.gradient_norms()
-        self.missing_reasons = {**training.missing_reasons, **why_none}
+        training.missing_reasons |= why_none
         return Epoch(
             self.epochs_done,
             learning_rate,
@@ -358,7 +357,7 @@ class Trainer:
     def restore(self, state: dict[str, Any]) -> None:
         """Load what `state()` returned, possibly on another device, and take the fallbacks in it.
 
-        It does not restore the threads: `open_trainer` (context.py) takes a number on which the result depends from the
+        It does not restore the threads: `open_trainer` (opening.py) takes a number on which the result depends from the
         checkpoint, and auto.py chooses others anew.
         """
         self.executor.restore(state["executor"])

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,9 +26,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tandem.devices.names import is_accelerator, kind_of
+from tandem.devices.hardware import usable_cores
+from tandem.devices.names import is_accelerator, kind_of, split_device
 from tandem.messages import one_line
-from tandem.params.schema import Train
+from tandem.params import schema
+from tandem.params.schema import NumThreads, Train
 
 # Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and
 # the training may fit with smaller micro-batches.
@@ -223,3 +226,42 @@ def workers_sentence(workers: Workers, kind: str, settings: Train, of_one_worker
             f"{settings.learning_rate:g} ({of_one_worker.scaling} of {of_one_worker.learning_rate:g})"
         )
     return f"{workers.count} workers{machines}, {resources}: {batch}, {kind_of(kind).collectives} sums their gradients"
+
+
+def scaled(settings: Train, num_workers: int) -> Train:
+    """`settings` with batch size and learning rate scaled to the number of workers, as train.scaling says."""
+    if settings.scaling == "strong" or num_workers == 1:
+        return settings
+    factor = num_workers if settings.scaling == "weak-linear" else num_workers**0.5
+    return replace(
+        settings, batch_size=num_workers * settings.batch_size, learning_rate=factor * settings.learning_rate
+    )
+
+
+def require_usable_workers(workload: str, requested: str, settings: Train) -> None:
+    """Raises ValueError if the training cannot use several workers, or if a worker would have no sequence of a
+    micro-batch.
+    """
+    schema.check_workers(requested, workload, settings)
+    num_workers, kind = split_device(requested)
+    if num_workers > 1 and schema.takes_no_steps(settings.model):
+        raise ValueError(
+            f"device {requested!r} has several workers, but one process fits {workload}'s model {settings.model.name} "
+            f"in closed form; accepted: {kind}"
+        )
+    num_parts = settings.grad_accum_steps
+    most = scaled(settings, num_workers).batch_size // num_parts
+    if num_workers > max(most, 1):
+        parts = f" in {num_parts} parts (train.grad_accum_steps)" if num_parts > 1 else ""
+        accepted = f"at most {most}x{kind}" if most > 1 else kind
+        raise ValueError(
+            f"device {requested!r} has too many workers for {workload}'s batch of {settings.batch_size} sequences "
+            f"(train.batch_size){parts}; accepted: {accepted}, or a larger batch"
+        )
+
+
+def threads_of_each(threads: NumThreads, kind: str, workers: Workers) -> int:
+    """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
+    if threads != "auto":
+        return threads
+    return max(1, int(usable_cores()) // workers.local_count) if not is_accelerator(kind) else 1

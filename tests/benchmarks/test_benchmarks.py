@@ -33,9 +33,9 @@ from benchmarks.networks import Usual
 from benchmarks.throughput import SIZES, measure_rounds
 from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
-from tandem.training import context
-from tandem.training.context import make_trial
+from tandem.training import opening
 from tandem.training.execution import CPU
+from tandem.training.opening import make_trial
 from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE
 
@@ -136,8 +136,8 @@ def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_
 def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypatch: pytest.MonkeyPatch):
     """A training on one GPU captures them."""
     case, trials = CASES[0], []
-    monkeypatch.setattr(context, "read_training", lambda workload: random_training(case.data))
-    monkeypatch.setattr(context, "make_trial", lambda *about: trials.append(make_trial(*about)) or trials[-1])
+    monkeypatch.setattr(opening, "read_training", lambda workload: random_training(case.data))
+    monkeypatch.setattr(opening, "make_trial", lambda *about: trials.append(make_trial(*about)) or trials[-1])
     monkeypatch.setattr(torch.distributed, "new_group", lambda ranks: None)
     _, [entry] = workers.open_entries(Namespace(workload="sign", device="cuda", workers=[1], batches=[16]), ALONE)
     for _ in range(NUM_WARMUPS + 1):

@@ -19,7 +19,7 @@ from tandem.params.schema import Augment
 from tandem.tasks import open_task
 from tandem.tasks.groups import Groups
 from tandem.training.batches import Split
-from tandem.training.context import make_trainer
+from tandem.training.opening import make_trainer
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import ModelSelection
 from tests.projects import python

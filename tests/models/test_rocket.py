@@ -24,7 +24,7 @@ from tandem.params.schema import Augment
 from tandem.predicting.predictor import Predictor
 from tandem.tasks import open_task, ridge
 from tandem.training.batches import Split
-from tandem.training.context import make_trainer
+from tandem.training.opening import make_trainer
 from tandem.training.trainer import Trainer, snapshot
 from tests.networks import Rocket
 from tests.trainers import SETTINGS

@@ -111,7 +111,7 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     monkeypatch.setattr(graph_steps, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
     streamed.graph_steps = GraphSteps(
-        streamed.step, streamed.train_split, streamed.settings, streamed.total, streamed.norms
+        streamed.step, streamed.train_split, streamed.settings, streamed.loss_sum, streamed.norms
     )
     assert streamed.graph_steps.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
 from tandem.params.schema import Train
 from tandem.training.batches import Split
-from tandem.training.context import require_usable_workers, scaled, stop_on_out_of_memory
+from tandem.training.opening import stop_on_out_of_memory
 from tandem.training.step import take_step
 from tandem.training.trainer import Trainer
 from tandem.training.workers import (
@@ -35,6 +35,8 @@ from tandem.training.workers import (
     OUT_OF_MEMORY_STATUS,
     Workers,
     lost_workers_noticed,
+    require_usable_workers,
+    scaled,
 )
 from tests.limits import leave, under_a_limit
 from tests.networks import Rocket
