@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from tandem.fitted.candidates import Selection
-from tandem.fitted.closed_form import OnProgress
+from tandem.fitted.closed_form import OnProgress, sampled
 from tandem.fitted.model_selection import Network
 from tandem.models import Shape
-from tandem.tasks.baselines import sample_rows
 from tandem.training import inference
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.executor import Executor
@@ -53,8 +52,7 @@ def refusal(shape: Shape, num_test: int) -> str:
 def fit(train: Split, val: Split, test: Split, shape: Shape, task: Any, on_progress: OnProgress) -> FittedModel:
     """Fit to train, select by sequences left out of it and by val, and predict test. Large splits are sampled."""
     num_values, num_train = shape.max_steps * shape.num_features, len(train)
-    share = min(1.0, min(MAX_SEQUENCES, MAX_VALUES // num_values) / (num_train + len(val)))
-    train, val = (sampled_split(split, max(1, int(share * len(split)))) for split in (train, val))
+    train, val = sampled(train, val, min(MAX_SEQUENCES, MAX_VALUES // num_values))
     is_large = (len(train) + len(val)) * num_values > MANY_VALUES
     sizes = {"num_kernels": 5000, "num_groups": 16, "num_trees": 50} if is_large else {}
     if task.target == "number":  # MiniRocket alone is better than with HYDRA (docs/recipes.md)
@@ -68,10 +66,3 @@ def fit(train: Split, val: Split, test: Split, shape: Shape, task: Any, on_progr
     of_all = "" if len(train) == num_train else f" of {num_train:,}"
     description = f"{NAMES[model.selected_name]}, fitted to {len(train):,}{of_all} training sequences"
     return FittedModel(outputs, description, **model.selection())
-
-
-def sampled_split(split: Split, num: int) -> Split:
-    """`num` of the sequences of a split, drawn with a fixed seed; all if there are no more."""
-    rows = torch.from_numpy(sample_rows(len(split), num))
-    groups = None if split.groups is None else split.groups[rows]
-    return Split({name: tensor[rows] for name, tensor in split.tensors.items()}, split.device, groups=groups)

@@ -1,7 +1,7 @@
 """Fits every candidate of a network and selects one by held-out errors (tandem/fitted/model_selection.py).
 
 All candidates are judged on the same sequences, which no fit saw: the training sequences, left out one at a time
-(ridge) or out of the bag (forest), and those of val. With more than MAX_KEPT sequences, only val judges.
+(ridge) or out of the bag (forest), and those of val.
 
 If the sequences have groups (a person, or a recording that was cut into windows), a training sequence is left out with
 its whole group (ridge), or with a fifth of the groups (forest), so that the held-out score is one for new groups.
@@ -29,7 +29,6 @@ from tandem.fitted.closed_form import ClosedForm, Fit, OwnFit
 from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import jackknife_error
-from tandem.training.batches import Split, sequential_indices
 
 if TYPE_CHECKING:
     from tandem.fitted.model_selection import Network
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 NUM_STANDARD_ERRORS = 1.0
 NUM_STANDARD_ERRORS_OVER_CONSTANT = 2.0  # more than 1, because the best of three candidates is compared
-MAX_RAW = 10_000  # values of a sequence, if their products are summed (values x values)
 SHARE_OF_FEATURES = 0.1  # of all features, from which a node chooses, as in QUANT
 SECONDS_OF_A_PART = 2.0  # between two reports of progress
 MAX_FOREST_BYTES = 2**30  # of all sequences' quantiles; if there are more, a random part of them is used
@@ -56,8 +54,6 @@ class Selection(Fit):
             name: (ForestFit if name == "forest" else ClosedForm)(candidate, *inputs[1:])
             for name, candidate in candidates.items()
         }
-        if not closed_form.is_kept(self.train, self.val) and candidates["raw"].head.in_features > MAX_RAW:
-            del self.fits["raw"]
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit all candidates to the training split and select one; returns its summed loss."""
@@ -134,25 +130,20 @@ class ForestFit(Fit):
 
     model: Forest
     task: FittedTask
-    features: np.ndarray  # (N, P) of the sequences to learn and to judge by, in the order of `read`
+    features: np.ndarray  # (N, P) of the sequences of train, then of val
     columns: np.ndarray  # (P,) their numbers among all features
     targets: Tensor  # (N,)
 
     @torch.no_grad()
     def fit(self, order: Tensor) -> Tensor:
         """Fit to bootstrap samples of the training split; returns its summed loss, out of the bag or of the folds."""
-        is_kept = closed_form.is_kept(self.train, self.val)
-        rows, judges = sequential_indices(self.train), sequential_indices(self.val)
-        if not is_kept:
-            rows, judges = order[: closed_form.MAX_KEPT].sort().values, closed_form.rows_to_judge(self.val)
         lengths = self.train.tensors["mask"].sum(dim=1)
         self.model.has_padding.fill_(bool(lengths.min() < lengths.max()))
-        groups = closed_form.groups_of(self.train) if is_kept else None
-        self.read((self.train, rows), (self.val, judges))
-        num_train = len(rows)
+        groups, num_train = closed_form.groups_of(self.train), len(self.train)
+        self.read()
         outputs = self.held_out_outputs(self.grow(num_train, bootstrap=True), num_train, groups)
         judged = torch.ones(len(outputs), dtype=torch.bool)
-        judged[:num_train] = is_kept and closed_form.can_be_judged(self.targets[:num_train], groups)
+        judged[:num_train] = closed_form.can_be_judged(self.targets[:num_train], groups)
         self.held_out = outputs[judged].double(), self.targets[judged]
         scale_rows = torch.where(judged[:num_train])[0] if judged[:num_train].any() else slice(num_train, None)
         scale = self.task.scale_of(outputs[scale_rows], self.targets[scale_rows])
@@ -163,20 +154,19 @@ class ForestFit(Fit):
     @torch.no_grad()
     def refit(self) -> None:
         """Fit to train and val, without bootstrap samples, because no score is computed any more."""
-        if closed_form.is_kept(self.train, self.val):
-            self.grow(len(self.targets), bootstrap=False)
+        self.grow(len(self.targets), bootstrap=False)
         self.features = np.empty((0, 0), np.float32)  # frees them
 
-    def read(self, *parts: tuple[Split, Tensor]) -> None:
-        """Compute the features of some rows of splits."""
-        num_rows = sum(len(rows) for _, rows in parts)
-        first_batch = next(self.batches(parts[0])).first(1)
+    def read(self) -> None:
+        """Compute the features of both splits."""
+        num_rows = len(self.train) + len(self.val)
+        first_batch = next(self.batches(self.train)).first(1)
         num_features = self.model.features(first_batch.values, first_batch.mask).shape[1]
         size = min(num_features, max(1, MAX_FOREST_BYTES // (4 * num_rows)))
         self.columns = np.sort(np.random.default_rng(self.model.seed).choice(num_features, size, replace=False))
         # A node reads one feature of all its sequences, so these are next to each other in memory.
         self.features, done, targets = np.empty((num_rows, size), np.float32, order="F"), 0, []
-        for batch in self.batches(*parts):
+        for batch in self.batches(self.train, self.val):
             features = self.model.features(batch.values, batch.mask).numpy()
             self.features[done : done + len(batch)] = features if size == num_features else features[:, self.columns]
             targets.append(batch.targets.cpu())

@@ -6,10 +6,8 @@ A model with a method `fit(values, mask, targets)` fits itself (`OwnFit`). Other
 `fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
 then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
 
-For up to MAX_KEPT sequences (train and val together), all features stay in memory, the fit uses the products of
-sequences (N x N), and leave-one-out chooses the ridge strength. For more, it sums the products of features (P x P) over
-the batches, so memory depends only on the number of features, and chooses the strength on at most NUM_SAMPLE sequences
-of val.
+All features stay in memory, the fit uses the products of sequences (N x N), and leave-one-out chooses the ridge
+strength. Of more than MAX_SEQUENCES sequences (train and val together), it gets a sample (`sampled`).
 
 Sequences with groups are left out with their whole group: other windows of the same person would tell its label. A
 training sequence whose label no other group has is then not judged, and with a single group only val is.
@@ -21,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,9 @@ from torch import Tensor
 
 from tandem.fitted.rocket import COLUMNS
 from tandem.tasks import FittedTask
+from tandem.tasks.baselines import sample_rows
 from tandem.tasks.groups import Groups
-from tandem.tasks.ridge import Primal, centred, leave_one_out
+from tandem.tasks.ridge import centred, leave_one_out
 from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.executor import Executor
 from tandem.training.inference import for_each_part
@@ -38,10 +38,9 @@ from tandem.training.inference import for_each_part
 if TYPE_CHECKING:
     from tandem.fitted.rocket import FittedHead
 
-MAX_KEPT = 4096  # with more, a decomposition of the products takes minutes
-NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
+MAX_SEQUENCES = 4096  # with more, a decomposition of the products takes minutes
+NUM_SAMPLE = 2048  # training sequences for the biases
 SAMPLE_BYTES = 2**28
-NUM_SUMMED = 4096  # sequences whose features are added at a time
 
 OnProgress = Callable[[int, int, str], None]  # gets the number done, the number of all, and what they are
 SEQUENCES = "sequences' features"
@@ -62,12 +61,10 @@ class Fit(ABC):
     def refit(self) -> None:  # noqa: B027  (most models have nothing to do)
         """Fit to train and val together. By default, keep the fit to the training split."""
 
-    def batches(self, *parts: tuple[Split, Tensor]) -> Iterator[Batch]:
-        """The batches of some rows of splits."""
-        return chain.from_iterable(self.executor.batches(*part, self.batch_size) for part in parts)
-
-    def all_batches(self, *splits: Split) -> Iterator[Batch]:
-        return self.batches(*((split, sequential_indices(split)) for split in splits))
+    def batches(self, *splits: Split) -> Iterator[Batch]:
+        return chain.from_iterable(
+            self.executor.batches(split, sequential_indices(split), self.batch_size) for split in splits
+        )
 
 
 class ClosedForm(Fit):
@@ -82,32 +79,29 @@ class ClosedForm(Fit):
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. The sample is the start of `order`."""
         self.model.eval()
-        sample = self.sample(self.train, order)
+        rows = order[: max(1, min(NUM_SAMPLE, SAMPLE_BYTES // self.train.tensors["values"][:1].nbytes))]
+        sample = next(self.executor.batches(self.train, rows, len(rows)))
         self.executor.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
-        return self.fit_kept() if is_kept(self.train, self.val) else self.fit_summed(sample)
+        return self.fit_head()
 
-    def sample(self, split: Split, order: Tensor) -> Batch:
-        """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
-        rows = order[: sample_size(split)]
-        return next(self.executor.batches(split, rows, len(rows)))
-
-    def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def features(self, batch: Batch) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
         return self.executor.concatenate(
-            for_each_part(batch, lambda part: compute(part.values, part.mask), self.executor)
+            for_each_part(batch, lambda part: self.model.features(part.values, part.mask), self.executor)
         )
 
     def refit(self) -> None:
         self.fit_again()
         self.fit_again = lambda: None  # frees the features
 
-    def fit_kept(self) -> Tensor:
+    def fit_head(self) -> Tensor:
+        """Fit the head to the features of the training split; returns its summed loss."""
         num = len(self.train)
         shape = (num + len(self.val), self.model.head.in_features)
         features = self.executor.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device.torch_device))
         batch_targets, done = [], 0
-        for batch in self.all_batches(self.train, self.val):
-            features[done : done + len(batch)] = self.features(batch, self.model.features)
+        for batch in self.batches(self.train, self.val):
+            features[done : done + len(batch)] = self.features(batch)
             batch_targets.append(batch.targets)
             done += len(batch)
             self.on_progress(done, len(features), SEQUENCES)
@@ -145,43 +139,6 @@ class ClosedForm(Fit):
         self.fit_again = torch.no_grad()(refit)
         return loss
 
-    @torch.no_grad()
-    def fit_summed(self, sample: Batch) -> Tensor:
-        """Like `fit_kept`, but compute the features batch by batch without storing them. The loss covers the sample."""
-        sample_features = self.features(sample, self.model.features)
-        self.model.standardize_by(sample_features)
-        sample_features = (sample_features - self.model.mean) * self.model.scale
-        sums = self.summed(self.train, Primal(sample_features.shape[1], self.task.num_outputs))
-        val_sample = self.sample(self.val, rows_to_judge(self.val))
-        features = self.features(val_sample, self.model.standardized).cpu()
-        encoded = self.task.encoded(val_sample.targets).cpu().double()
-        strength, weights, intercepts, outputs = sums.best(features, encoded, self.on_progress)
-        self.held_out = outputs, val_sample.targets.cpu()
-        scale = self.task.scale_of(*self.held_out)
-        self.model.set_head(scale * weights.T, scale * intercepts)
-
-        def refit() -> None:
-            [(_, weights, intercepts)] = self.summed(self.val, sums).fits([strength])
-            self.model.set_head(scale * weights.T, scale * intercepts)
-
-        self.fit_again = torch.no_grad()(refit)
-        loss = self.task.loss(self.model.head(sample_features), sample.targets, sample.mask, 0.0)
-        return loss * len(self.train)
-
-    def summed(self, split: Split, sums: Primal) -> Primal:
-        """Add the split's sequences to `sums`, NUM_SUMMED at a time, because each addition rewrites all products."""
-        waiting: list[tuple[Tensor, Tensor]] = []
-        num_done = num_waiting = 0
-        num_before = 0 if split is self.train else len(self.train)
-        for batch in self.all_batches(split):
-            waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
-            num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
-            self.on_progress(num_before + num_done, len(self.train) + len(self.val), SEQUENCES)
-            if num_waiting >= NUM_SUMMED or num_done == len(split):
-                sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
-                waiting, num_waiting = [], 0
-        return sums
-
 
 class OwnFit(Fit):
     """Calls the model's own `fit(values, mask, targets)` with the training split, on the training's device."""
@@ -196,15 +153,26 @@ class OwnFit(Fit):
         with torch.enable_grad():
             self.model.fit(*tensors)
         total = torch.zeros((), device=self.train.device.torch_device)
-        for batch in self.all_batches(self.train):
+        for batch in self.batches(self.train):
             outputs = self.model(batch.values, batch.mask)
             total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)
         return total
 
 
-def is_kept(train: Split, val: Split) -> bool:
-    """Whether all features stay in memory."""
-    return len(train) + len(val) <= MAX_KEPT
+def sampled(train: Split, val: Split, largest: int) -> tuple[Split, Split]:
+    """`largest` sequences of two splits, in their proportion, drawn with a fixed seed; all if there are no more."""
+    share = min(1.0, largest / (len(train) + len(val)))
+    return sampled_split(train, share), sampled_split(val, share)
+
+
+def sampled_split(split: Split, share: float) -> Split:
+    if share == 1:
+        return split
+    rows = torch.from_numpy(sample_rows(len(split), max(1, int(share * len(split)))))
+    groups = None if split.groups is None else split.groups[rows]
+    return replace(
+        split, tensors={name: tensor[rows] for name, tensor in split.tensors.items()}, path=None, groups=groups
+    )
 
 
 def groups_of(*splits: Split) -> Tensor | None:
@@ -227,19 +195,8 @@ def groups_held_out(train: Split, val: Split) -> Groups | None:
     of_train, of_val = groups_of(train), groups_of(val)
     if of_train is None or of_val is None:
         return None
-    if not is_kept(train, val):
-        return Groups(of_val[rows_to_judge(val)].numpy())
     judged = can_be_judged(train.tensors["targets"].cpu(), of_train)
     return Groups(torch.cat([of_train[judged], of_val]).numpy())
-
-
-def sample_size(split: Split) -> int:
-    return max(1, min(NUM_SAMPLE, SAMPLE_BYTES // split.tensors["values"][:1].nbytes))
-
-
-def rows_to_judge(val: Split) -> Tensor:
-    """The rows of val on which the ridge strength is chosen if the features do not all stay in memory."""
-    return torch.linspace(0, len(val) - 1, min(len(val), NUM_SAMPLE)).long()[: sample_size(val)]
 
 
 def products_of(features: Tensor) -> Tensor:

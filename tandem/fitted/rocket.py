@@ -37,15 +37,11 @@ class FittedHead(nn.Module, ABC):
         self.head = nn.Linear(num_features, num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        return self.head(self.standardized(values, mask))
+        return self.head((self.features(values, mask) - self.mean) * self.scale)
 
     @abstractmethod
     def features(self, values: Tensor, mask: Tensor) -> Tensor:
         """Features (B, P) in fp32."""
-
-    def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Features (B, P) with mean 0 and standard deviation 1 over the training split."""
-        return (self.features(values, mask) - self.mean) * self.scale
 
     def calibrate(self, values: Tensor, mask: Tensor) -> None:
         """Fit what the features depend on to some training sequences: by default, nothing."""

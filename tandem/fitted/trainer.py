@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from tandem.fitted.candidates import fit_of
-from tandem.fitted.closed_form import OwnFit
+from tandem.fitted.closed_form import MAX_SEQUENCES, OwnFit, sampled
 from tandem.machine.measure import Measurement, measure
 from tandem.models import kernels
 from tandem.params.schema import Train
@@ -20,14 +20,21 @@ NO_STEPS = "a fit in closed form takes no steps"
 
 
 class FittedTrainer(Trainer):
-    """A Trainer whose epoch is a `Fit` (closed_form.py): first to train, and after the validation to train and val."""
+    """A Trainer whose epoch is a `Fit` (closed_form.py): first to train, and after the validation to train and val.
+
+    Of more than MAX_SEQUENCES sequences, a fit in closed form gets a sample. Validation uses all of val.
+    """
 
     is_fitted = True
 
     def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0) -> None:
-        super().__init__(model, train, val, replace(settings, precision="fp32", step="eager"), task, seed)
-        self.fit = fit_of(model)(model, task, train, val, self.executor, settings.batch_size)
-        self.ignores_threads = not isinstance(self.fit, OwnFit)
+        fit = fit_of(model)
+        sample, val_sample = (train, val) if fit is OwnFit else sampled(train, val, MAX_SEQUENCES)
+        super().__init__(model, sample, val, replace(settings, precision="fp32", step="eager"), task, seed)
+        self.fit = fit(model, task, sample, val_sample, self.executor, settings.batch_size)
+        if len(sample) < len(train):
+            self.sentences["sequences"] = f"fitted to {len(sample):,} of {len(train):,} sequences, drawn at random"
+        self.ignores_threads = fit is not OwnFit
         self.why_no_steps = NO_STEPS
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:

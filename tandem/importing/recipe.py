@@ -15,8 +15,6 @@ CLOSED_FORM = ("rocket", "model_selection")  # of tandem/fitted
 FITTED = "fitted"  # `--model fitted`: model_selection, with which the stage `baseline` compares a network
 # With few steps to convolve and many training sequences, a transformer is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
-# From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
-TOO_MANY_TO_KEEP = 8000
 ENOUGH_FOR_NETWORK = 500  # windows of a series
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
@@ -82,8 +80,7 @@ def model_settings(model: str, target: str, summary: dict[str, Any]) -> dict[str
         values |= {"hidden_size": 0, "dropout": 0.0} if num_train < ENOUGH_FOR_NETWORK else {"hidden_size": 64}
     if model in CLOSED_FORM:
         # HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is
-        # better (docs/recipes.md). Many sequences get fewer features, which limits the memory of their products.
-        values |= {"num_kernels": 5000, "num_groups": 16} if num_train >= TOO_MANY_TO_KEEP else {}
+        # better (docs/recipes.md).
         values |= {"num_groups": 0} if target == "number" else {}
     keys = schema.BUILT_IN[model].parameters
     return {key: values[key] if key in values else literal(default) for key, _, default in keys}

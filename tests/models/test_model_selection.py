@@ -212,11 +212,14 @@ np.save("{tmp_path}/outputs.npy", outputs.numpy())
     np.testing.assert_array_equal(np.load(tmp_path / "outputs.npy"), expected.numpy())
 
 
-def test_more_sequences_than_fit_in_memory_are_judged_by_val(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(closed_form, "MAX_KEPT", 50)
-    trainer = trainer_of(*few_informative_features())
-    assert trainer.train_epoch().val_score > 0.8
-    assert trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
+def test_many_sequences_are_sampled(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tandem.fitted.trainer.MAX_SEQUENCES", 70)
+    trainer = trainer_of(*few_informative_features(), torch.arange(100) // 2)
+    assert trainer.sentences == {"sequences": "fitted to 56 of 80 sequences, drawn at random"}
+    epoch, fit = trainer.train_epoch(), trainer.fit  # type: ignore[union-attr]
+    assert (len(fit.train), len(fit.val), len(trainer.val_split)) == (56, 14, 20)
+    assert torch.equal(fit.train.groups, fit.train.groups.sort().values)  # rows and groups are in the split's order
+    assert epoch.val_score > 0.8 and trainer.model.selection()["selected"] == "forest"  # type: ignore[operator]
 
 
 def test_the_forest_is_that_of_scikit_learn_and_sequences_do_not_affect_each_other():
