@@ -199,7 +199,7 @@ def predicted_numbers(run: Run) -> Chart | None:
     columns = run.train["block"]["preprocess"].get("columns")  # a source of the workload's own may have none
     target = words(columns["label"]) if columns else "the target"
     model = run.subject.removeprefix("the ")
-    names = {"mean_mae": "training mean", "linear_mae": "linear model"}
+    names = {"mean_mae": "training mean", "fitted_mae": "fitted model"}
     errors = {word: value for name, word in names.items() if (value := run.score["metrics"].get(name)) is not None}
     errors_text = "".join(f", {word} {value:.4g}" for word, value in errors.items())
     sentence = (

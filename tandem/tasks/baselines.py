@@ -3,7 +3,7 @@
 Those that need no training are computed by `evaluate`, from the arrays that preprocess wrote. The fitted model comes
 from the stage `baseline`.
 
-Shapes: values (N, T, F) float32, zero after a sequence's end; lengths (N,).
+Shapes: values (N, T, F) float32, zero after a sequence's end.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from tandem.tasks.groups import Groups
 
 MAX_PRODUCTS = 2e10  # for the nearest neighbour: a second or two
 MAX_CELLS = 2**24  # distances in memory at a time
-MAX_FITTED = 2000  # sequences that the linear model is fitted to
 
 
 class Baseline(NamedTuple):
@@ -151,19 +150,3 @@ def num_useful_features(train: np.ndarray, labels: np.ndarray, names: Sequence[s
 def num_comparable(train: np.ndarray, test: np.ndarray) -> int:
     """Return how many training sequences the nearest-neighbour search may use."""
     return min(len(train), max(100, int(MAX_PRODUCTS / max(1, test.size))))
-
-
-def summaries(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return (N, 7 F) float64: mean, deviation, smallest, largest, first and last value and slope of each feature."""
-    steps = np.arange(values.shape[1])[None, :, None]
-    is_real = steps < lengths[:, None, None]
-    num_steps = lengths[:, None].astype(np.float64)
-    mean = values.sum(axis=1, dtype=np.float64) / num_steps
-    deviation = np.where(is_real, values - mean[:, None], 0.0)
-    time = np.where(is_real, steps - (num_steps[:, None] - 1) / 2, 0.0)
-    slope = (time * deviation).sum(axis=1) / np.maximum(np.square(time).sum(axis=1), 1e-12)
-    smallest = np.where(is_real, values, np.inf).min(axis=1)
-    largest = np.where(is_real, values, -np.inf).max(axis=1)
-    last = values[np.arange(len(values)), lengths - 1]
-    spread = np.sqrt(np.square(deviation).sum(axis=1) / num_steps)
-    return np.concatenate([mean, spread, smallest, largest, values[:, 0], last, slope], axis=1, dtype=np.float64)

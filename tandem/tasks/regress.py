@@ -12,16 +12,8 @@ import torch
 from torch import Tensor
 
 from tandem.tasks import Evaluation, FittedTask, ReadArray
-from tandem.tasks.baselines import (
-    MAX_FITTED,
-    Baseline,
-    compare_with_baselines,
-    compare_with_fitted,
-    sample_rows,
-    summaries,
-)
+from tandem.tasks.baselines import Baseline, compare_with_baselines, compare_with_fitted
 from tandem.tasks.groups import Groups
-from tandem.tasks.ridge import centred, leave_one_out
 from tandem.tasks.statistics import interval_of_gain
 
 
@@ -34,7 +26,6 @@ class Task(FittedTask):
     baselines = {
         "mean": "always the mean",
         "median": "always the median",
-        "linear": "a linear model",
         "fitted": "the fitted model",
     }
     usual_model = "conv_gru"
@@ -70,7 +61,6 @@ class Task(FittedTask):
         baseline_predictions = {
             "mean": np.full(len(actual), train_targets.mean()),
             "median": np.full(len(actual), np.median(train_targets)),
-            "linear": linear_model(read, train_targets, has_groups=groups is not None),
         }
         if self.fitted:
             baseline_predictions["fitted"] = self.to_units(self.fitted.outputs[:, 0].numpy())
@@ -133,23 +123,3 @@ def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
         "mae": float(np.abs(residuals).mean()),
         "rmse": float(np.sqrt(np.square(residuals).mean())),
     }
-
-
-def linear_model(read: ReadArray, train_targets: np.ndarray, has_groups: bool = False) -> np.ndarray:
-    """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
-
-    Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences; of sequences in groups,
-    whole groups are left out. train_targets (N,).
-    """
-    rows = sample_rows(len(train_targets), MAX_FITTED)
-    train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))
-    values, lengths = read("test", "values"), read("test", "lengths")
-    parts = [slice(low, low + MAX_FITTED) for low in range(0, len(values), MAX_FITTED)]
-    test = torch.from_numpy(np.concatenate([summaries(values[part], lengths[part]) for part in parts]))
-    deviation, mean = torch.std_mean(train, dim=0, correction=0)
-    scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
-    train, test = (train - mean) * scale, (test - mean) * scale
-    targets = torch.from_numpy(train_targets[rows])[:, None]
-    groups = torch.from_numpy(read("train", "groups")[rows]) if has_groups else None
-    fit = leave_one_out(centred(train @ train.T), targets, train.shape[1], groups)
-    return (test @ (train.T @ fit.coefficients) + targets.mean())[:, 0].numpy()

@@ -48,7 +48,7 @@ def make_run(
 
     if of is None:
         columns = {"columns": {"target": NASTY, "label": NASTY}}
-        metrics = {"accuracy": 0.5, "mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
+        metrics = {"accuracy": 0.5, "mae": 1.0, "mean_mae": 2.0, "fitted_mae": 3.0}
         changes = {"block.task": task, "block.preprocess": columns, "result.metrics": metrics}
         of = run_of(make_manifest("cpu", **changes), classified("1"))
     return replace(of, score={**of.score, "files": {}}, read=read)  # type: ignore[typeddict-item]

@@ -9,10 +9,8 @@ from tandem.tasks.baselines import (
     compare_with_fitted,
     nearest_neighbours,
     num_useful_features,
-    summaries,
 )
 from tandem.tasks.groups import Groups
-from tandem.tasks.regress import linear_model
 from tandem.tasks.statistics import interval_of_gain
 
 
@@ -101,13 +99,9 @@ def test_a_comparison_says_how_many_of_its_groups_are_not_new():
         assert f"beats it (by a 95% interval {words}" in compare_with_baselines(0.6, [common], 24, groups)
 
 
-def test_baselines_of_literal_sequences():
+def test_the_nearest_neighbours_of_literal_sequences():
     sequences = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
     assert nearest_neighbours(sequences, sequences[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
-    values = np.array([[[1.0], [2.0], [6.0], [0.0]]], dtype=np.float32)
-    np.testing.assert_allclose(
-        summaries(values, np.array([3])), [[3.0, np.sqrt(14 / 3), 1.0, 6.0, 1.0, 6.0, 2.5]], rtol=1e-6
-    )
 
 
 def test_the_threshold_of_a_rare_event_is_found():
@@ -128,23 +122,6 @@ def test_the_threshold_of_a_rare_event_is_found():
     results = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
     counts = results["the best threshold on one feature"]
     assert np.array_equal(counts, task.counts(targets[70:], targets[70:]))
-
-
-def test_the_strength_of_the_linear_baseline_is_chosen_for_new_groups():
-    """The features tell the groups of train apart, and most of the target belongs to the group."""
-    draw, data = np.random.default_rng(0), {}
-    for split, num_groups in (("train", 12), ("test", 40)):
-        groups = np.repeat(np.arange(num_groups), 5)
-        codes, effects = draw.normal(size=(num_groups, 6)), draw.normal(size=num_groups) * 3
-        values = (codes[groups][:, None] + 0.05 * draw.normal(size=(len(groups), 8, 6))).astype(np.float32)
-        data[split] = {"values": values, "lengths": np.full(len(groups), 8), "groups": groups}
-        data[split]["known"] = values[:, :, 0].mean(axis=1) + effects[groups] + 0.1 * draw.normal(size=len(groups))
-
-    def error(has_groups: bool) -> float:
-        predicted = linear_model(lambda split, name: data[split][name], data["train"]["known"], has_groups)
-        return float(np.square(predicted - data["test"]["known"]).mean())
-
-    assert error(has_groups=True) < 0.7 * error(has_groups=False)
 
 
 def test_neighbours_are_found_with_velocities_only_if_these_help():
