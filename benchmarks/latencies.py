@@ -21,9 +21,11 @@ from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
 from tandem.devices.device import Device
 from tandem.devices.names import SINGLE
-from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
+from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, measured_with_room
 from tandem.training.execution import Execution
 
+COPIES_IN_A_ROW = 1, 10  # on a CPU, on an accelerator: one copy of a fast GPU is shorter than a synchronization
+COPIED_BYTES = 2**26, 2**28  # copy within a device's memory: larger than its caches
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
 
@@ -91,6 +93,24 @@ def rates(device: Device) -> dict[str, str]:
         for name, pinned in (("pinned", True), ("pageable", False)):
             results[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
     return results
+
+
+def memory_rate(device: Device) -> float:
+    """Bytes/s (reads plus writes) of a large copy within the device's memory."""
+    count = COPIES_IN_A_ROW[device.is_accelerator]
+
+    def rate(num_bytes: int) -> float:
+        # Ones, because the system would not back zeros with memory.
+        block = torch.ones(num_bytes, dtype=torch.uint8, device=device.torch_device)
+        target = torch.zeros_like(block)
+
+        def work() -> None:
+            for _ in range(count):
+                target.copy_(block)
+
+        return count * 2 * num_bytes / best_seconds(work, device)
+
+    return measured_with_room(rate, COPIED_BYTES[device.is_accelerator], lambda num_bytes: 2 * num_bytes, device)
 
 
 def microseconds(seconds: float) -> str:

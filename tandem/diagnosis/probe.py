@@ -39,10 +39,10 @@ from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of, seconds_per_item
-from tandem.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from tandem.machine.rates import matrix_rate
 from tandem.training.auto import PRECISIONS
 from tandem.training.batches import Batch
-from tandem.training.execution import AUTOCAST, CPU
+from tandem.training.execution import AUTOCAST
 from tandem.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
@@ -130,8 +130,6 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(current.execution.precision, torch.float32)),
-        data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
-        peak_data_bytes_per_second=memory_rate(device if trainer.train_split.data_location == "device" else CPU),
         memory_mib=memory_needs(current, batch) | ({} if context is None else {"context": context}),
         device_mib=device.memory_bytes()[1] / 2**20,
         gains=gains,
@@ -213,8 +211,7 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     is_gpu = trainer.device.is_accelerator
     if not is_gpu or trainer.train_split.data_location == "device":
         reason = "the data is already on the GPU" if is_gpu else "the device is the CPU"
-        names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
-        return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {reason}")}
+        return {"copy_seconds": 0.0, "gather_seconds": f"no copy to a device: {reason}"}
     split, device, size = trainer.train_split, trainer.device, trainer.settings.batch_size
     rows = torch.randperm(len(split))[:size]
     buffers = split.buffers(len(rows))
@@ -223,13 +220,9 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
         for buffer in buffers.values():
             buffer.to(device.torch_device, non_blocking=True)
 
-    gather_seconds = seconds_of(partial(split.tensors_at, rows, buffers), device, PART_SECONDS)
-    copy_seconds = seconds_of(send, device, PART_SECONDS)
     return {
-        "copy_seconds": copy_seconds,
-        "gather_seconds": gather_seconds,
-        "copy_bytes_per_second": sum(buffer.nbytes for buffer in buffers.values()) / copy_seconds,
-        "pinned_bytes_per_second": host_to_device_rate(device, pinned=True),
+        "copy_seconds": seconds_of(send, device, PART_SECONDS),
+        "gather_seconds": seconds_of(partial(split.tensors_at, rows, buffers), device, PART_SECONDS),
     }
 
 

@@ -37,10 +37,6 @@ class ProbeResult:
     num_kernels: int | None
     flop_per_second: float  # of the step
     peak_flop_per_second: float  # in the precision of the step
-    data_bytes_per_second: float  # of the batches alone, read and written
-    peak_data_bytes_per_second: float  # of the memory that contains the data
-    copy_bytes_per_second: float | None
-    pinned_bytes_per_second: float | None  # the maximum from the host to the device
     memory_mib: dict[str, float]  # purpose -> amount
     device_mib: float  # the device's whole memory
     gains: dict[str, float]  # alternative -> times as many sequences per second
@@ -61,7 +57,7 @@ class ProbeResult:
             if self.host_seconds > self.device_seconds:
                 return "launch"
             grows = any(change.startswith("batch ") and gain >= MIN_GAIN for change, gain in self.gains.items())
-            return "latency" if grows and self.rates_of_peak()["flop"] < IDLE_RATE else "compute"
+            return "latency" if grows and self.flop_of_peak < IDLE_RATE else "compute"
         return max(("launch", "compute"), key=lambda name: shares[name])
 
     def shares(self) -> dict[str, float]:
@@ -79,15 +75,9 @@ class ProbeResult:
         }
         return {name: seconds / self.total_seconds for name, seconds in parts.items()}
 
-    def rates_of_peak(self) -> dict[str, float]:
-        """Return each rate as a share of the highest rate measured on this machine."""
-        rates = {
-            "flop": self.flop_per_second / self.peak_flop_per_second,
-            "data_bytes": self.data_bytes_per_second / self.peak_data_bytes_per_second,
-        }
-        if self.copy_bytes_per_second is not None and self.pinned_bytes_per_second is not None:
-            rates["copy_bytes"] = self.copy_bytes_per_second / self.pinned_bytes_per_second
-        return rates
+    @property
+    def flop_of_peak(self) -> float:
+        return self.flop_per_second / self.peak_flop_per_second
 
     def sentence(self) -> str:
         """Return the bottleneck and the most effective changes as a sentence."""
@@ -99,8 +89,8 @@ class ProbeResult:
         return text or f"no setting that was tried is {MIN_GAIN} times as fast"
 
     def bottleneck_sentence(self) -> str:
-        shares, rates = self.shares(), self.rates_of_peak()
-        host, device, rate = self.host_seconds, self.device_seconds, f"{rates['flop']:.0%} of the matrix-product rate"
+        shares, host, device = self.shares(), self.host_seconds, self.device_seconds
+        rate = f"{self.flop_of_peak:.0%} of the matrix-product rate"
         if self.bottleneck == "latency":
             return (
                 f"a kernel runs during {shares['compute']:.0%} of the step time, but they reach {rate} measured here: "
@@ -108,11 +98,9 @@ class ProbeResult:
             )
         share = f"{shares[self.bottleneck]:.0%} of the step time"
         if self.bottleneck == "data":
-            bandwidth = f"{rates['data_bytes']:.0%} of the memory bandwidth measured here"
-            return f"{share} is spent waiting for the batch, which is prepared at {bandwidth}"
+            return f"{share} is spent waiting for the batch"
         if self.bottleneck == "copy":
-            copying = f"{rates['copy_bytes']:.0%} of the bandwidth from pinned memory"
-            return f"{share} is spent waiting for the copy to the GPU, which runs at {copying}"
+            return f"{share} is spent waiting for the copy to the GPU"
         if self.bottleneck == "launch":
             if host is None or device is None:
                 return f"{share} is needed even for a single sequence"
@@ -138,6 +126,6 @@ class ProbeResult:
         """Return all measurements as a flat mapping."""
         flat = {name: value for name, value in asdict(self).items() if isinstance(value, int | float)}
         shares = {f"{name}_share": share for name, share in self.shares().items()}
-        rates = {f"{name}_of_peak": rate for name, rate in self.rates_of_peak().items()}
         memory = {f"memory_{name}_mib": mib for name, mib in self.memory_mib.items()}
-        return {**flat, **shares, **rates, **memory, **{f"gain {name}": gain for name, gain in self.gains.items()}}
+        gains = {f"gain {name}": gain for name, gain in self.gains.items()}
+        return {**flat, **shares, "flop_of_peak": self.flop_of_peak, **memory, **gains}

@@ -1,4 +1,4 @@
-"""Measure a device's peak rates (a large matrix product, large copies) and whether the cores of a CPU are free."""
+"""Measure a device's peak rates (a matrix product, a copy from the host) and whether the cores of a CPU are free."""
 
 import statistics
 import time
@@ -16,8 +16,6 @@ from tandem.machine.threads import using_threads
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = 1024, 4096  # on a CPU, on an accelerator
 PRODUCTS_IN_A_ROW = 1, 5
-COPIES_IN_A_ROW = 1, 10  # one copy of a fast GPU is shorter than a synchronization
-COPIED_BYTES = 2**26, 2**28  # copy within a device's memory: larger than its caches
 SENT_BYTES = 2**26  # copy from the host to the device
 SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a GPU with little free memory gets smaller ones
 SMALLEST = 256  # smallest size to try: rows of a matrix, or bytes
@@ -53,24 +51,6 @@ def matrix_rate(device: Device, dtype: torch.dtype = torch.float32) -> float:
 
     # Memory of three matrices, plus a random one in fp32 before its conversion to `dtype`.
     return measured_with_room(rate, MATRIX_SIZE[device.is_accelerator], lambda size: 16 * size**2, device)
-
-
-def memory_rate(device: Device) -> float:
-    """Bytes/s (reads plus writes) of a large copy within the device's memory."""
-    count = COPIES_IN_A_ROW[device.is_accelerator]
-
-    def rate(num_bytes: int) -> float:
-        # Ones, because the system would not back zeros with memory.
-        block = torch.ones(num_bytes, dtype=torch.uint8, device=device.torch_device)
-        target = torch.zeros_like(block)
-
-        def work() -> None:
-            for _ in range(count):
-                target.copy_(block)
-
-        return count * 2 * num_bytes / best_seconds(work, device)
-
-    return measured_with_room(rate, COPIED_BYTES[device.is_accelerator], lambda num_bytes: 2 * num_bytes, device)
 
 
 def host_to_device_rate(device: Device, pinned: bool) -> float:

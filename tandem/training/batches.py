@@ -66,11 +66,6 @@ class Batch:
             (self.values, self.mask) if self.teacher_targets is None else (self.values, self.mask, self.teacher_targets)
         )
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that are gathered or copied for this batch."""
-        return sum(getattr(self, name).nbytes for name in TENSORS)
-
     def first(self, count: int) -> "Batch":
         return self.split(count)[0]
 

@@ -40,7 +40,6 @@ def delay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Si
         monkeypatch.setattr(time, "perf_counter", lambda: time.thread_time() + planted.seconds)
         monkeypatch.setattr(probing, "BUDGET_SECONDS", 0.3)
         monkeypatch.setattr(rates, "MATRIX_SIZE", (256, 256))
-        monkeypatch.setattr(rates, "COPIED_BYTES", (2**24, 2**24))
     return planted
 
 
@@ -78,7 +77,6 @@ def virtual(delay: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
     """Time that only planted seconds move. What a machine's rates are does not matter then."""
     monkeypatch.setattr(time, "perf_counter", lambda: delay.seconds)
     monkeypatch.setattr(probing, "matrix_rate", lambda device, dtype: 1e9)
-    monkeypatch.setattr(probing, "memory_rate", lambda device: 1e9)
     return delay
 
 
@@ -141,9 +139,9 @@ def test_the_largest_part_is_the_bottleneck(costs: tuple[float, ...], bottleneck
 
 def test_what_only_a_gpu_has_is_absent_with_a_reason():
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=2), 40))
-    assert result.copy_seconds == 0.0 and result.pinned_bytes_per_second is None and result.device_seconds is None
+    assert result.copy_seconds == 0.0 and result.gather_seconds is None and result.device_seconds is None
     assert result.missing_sentence() == ""
-    for name in ("pinned_bytes_per_second", "device_seconds", "num_kernels", "memory_context_mib"):
+    for name in ("gather_seconds", "device_seconds", "num_kernels", "memory_context_mib"):
         assert "the device is the CPU" in result.missing_reasons[name]
 
 
@@ -189,10 +187,8 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
     gpu = ProbeResult(
         batch_size=16, data_seconds=1e-5, copy_seconds=0.0, wait_seconds=0.0, step_seconds=0.002,
         overhead_seconds=0.0019, gather_seconds=None, host_seconds=0.0019, device_seconds=0.00028, num_kernels=312,
-        flop_per_second=1e12, peak_flop_per_second=5e13, data_bytes_per_second=1e9,
-        peak_data_bytes_per_second=3e12, copy_bytes_per_second=None,
-        pinned_bytes_per_second=None, memory_mib={"weights": 1.0}, device_mib=6144.0, gains={"step graph": 4.0},
-        missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
+        flop_per_second=1e12, peak_flop_per_second=5e13, memory_mib={"weights": 1.0}, device_mib=6144.0,
+        gains={"step graph": 4.0}, missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
     assert gpu.sentence().startswith("launch-bound: the GPU computes during 14% of the step time, and the host")
     busy = replace(gpu, host_seconds=1e-4, device_seconds=0.0019)
@@ -203,8 +199,7 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
     assert small.sentence().endswith("batch 128 would be about 3.0 times as fast")
     assert replace(small, gains={}).bottleneck == replace(small, flop_per_second=2e13).bottleneck == "compute"
     # The wait belongs to the slower of gathering and copying, which overlap.
-    rates = {"copy_bytes_per_second": 2e10, "pinned_bytes_per_second": 4e10}
-    streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004, **rates)
+    streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004)
     assert streamed.sentence().startswith("copy-bound: 75% of the step time is spent waiting for the copy to the GPU")
     assert replace(streamed, gather_seconds=0.01).bottleneck == "data"
     untold = replace(gpu, device_seconds=None, num_kernels=None, missing_reasons={"num_kernels": "no profiler"})
@@ -228,7 +223,6 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
     assert result.bottleneck in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0
-    assert 0 < result.numbers()["copy_bytes_of_peak"] < 1.5
 
 
 @pytest.mark.gpu
@@ -280,7 +274,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     before = allocated_in_gpu()
     result = found(trainer)
     reported = result.numbers().keys() | result.missing_reasons.keys()
-    names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
+    names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "gather_seconds")
     assert set(names) <= reported | {name for name in names if getattr(result, name, None) is not None}
     assert allocated_in_gpu() <= before + 2**20
     epochs = [trainer.train_epoch() for _ in range(2)]
