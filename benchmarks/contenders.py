@@ -104,7 +104,7 @@ def on_request(device: str) -> dict[str, Contender]:
     precisions = kind_of(device)().precisions() if is_accelerator(device) else ()
     entered = {f"tandem graph, {name}": Contender(tandem, name, "graph", is_tandem=True) for name in precisions}
     if entered:
-        entered["tandem graph, streamed"] = Contender(tandem, step="graph", is_tandem=True, options=STREAMED)
+        entered["tandem, streamed"] = Contender(tandem, is_tandem=True, options=STREAMED)
     return entered
 
 

@@ -19,7 +19,7 @@ fair about it is in benchmarks/README.md.
 - tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
   If that is not fp32, the plain loops and lightning tuned also run at that precision
 - tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both. Only by name: tandem graph, bf16 (or
-  another precision of the GPU); tandem graph, streamed: from the host's memory
+  another precision of the GPU); tandem, streamed: eager, from the host's memory
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
   step, replayed
 

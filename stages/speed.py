@@ -12,7 +12,6 @@ number of threads with which it is fastest, whatever train.threads is.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import statistics
@@ -239,7 +238,6 @@ class TimedTraining:
 
         self.workload, self.side, self.seed, self.length = workload, side, seed, length
         self.steps: Iterator[int] = iter(())
-        self.num_ahead = 1  # batches of streamed data that are copied at a time, also while the other side has its turn
 
     def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Open the training as `train` does, and warm up. `chosen`: the values that `auto` chose in another process on
@@ -290,9 +288,7 @@ class TimedTraining:
         while num_left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.run_steps(1)
             num_left -= 1
-        if trainer.graph_steps:
-            self.num_ahead = max(1, trainer.graph_steps.batches_per_chunk)
-        num_steps, multiple = 1, math.lcm(self.side.steps_multiple, self.num_ahead)
+        num_steps, multiple = 1, self.side.steps_multiple
         while (seconds := self.run_steps(num_steps)[1]) < self.length.turn_seconds / 2:
             num_steps *= 2
         return max(1, round(num_steps * self.length.turn_seconds / seconds / multiple)) * multiple
@@ -300,7 +296,7 @@ class TimedTraining:
     def turn(self) -> float:
         """Run one turn. Returns its seconds per epoch."""
         if self.num_steps > 1:
-            self.run_steps(self.num_ahead)  # refill the caches, wake the GPU, and use up what it has copied meanwhile
+            self.run_steps(1)  # refill the caches, wake the GPU, and use up the batch that it has copied meanwhile
         num_sequences, seconds = self.run_steps(self.num_steps)
         return seconds / num_sequences * len(self.trainer.train_split)
 

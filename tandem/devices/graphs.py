@@ -83,7 +83,7 @@ class Graphs:
         try:
             # torch does not restore the current stream after a failed capture. This context does.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
-                # "thread_local" lets other threads use CUDA meanwhile: one sends the next chunk of streamed data.
+                # "thread_local" lets other threads use CUDA meanwhile.
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     work()
                     if host_random_state() != drawn:

@@ -9,17 +9,16 @@ The parts are interleaved and use the training's step execution (eager, graph or
 
 - loop: batches and steps, as in an epoch
 - batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed. Always
-  eager and one at a time: in a captured loop, which gathers within the graph and copies chunks, they take less
+  eager and one at a time: in a captured loop, which gathers within the graph, they take less
 - step: the step alone, on one batch that is already on the device
 - single: the step on a single sequence, with almost no computation
 
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
-the loop minus the time of the step alone, at most the time of the batches alone. A loop of streamed data takes at
-least as long as gathering and copying, each alone. A GPU's kernel time comes from torch.profiler, the host's time from
-a step without synchronization. An alternative runs as the loop does; its gain is in sequences per second relative to
-the loop: the median over the turns, in each of which both ran, or the quotient of the fastest turns if that is less,
-because other processes may disturb most turns of one of them. A larger batch gains at most what does not grow with it.
-FLOP are counted, not timed (counts.py).
+the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
+torch.profiler, the host's time from a step without synchronization. An alternative runs as the loop does; its gain is
+in sequences per second relative to the loop: the median over the turns, in each of which both ran, or the quotient of
+the fastest turns if that is less, because other processes may disturb most turns of one of them. A larger batch gains
+at most what does not grow with it. FLOP are counted, not timed (counts.py).
 """
 
 import math
@@ -95,11 +94,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         seconds=seconds,
         longest_seconds=2 * BUDGET_SECONDS,
     )
-    num_sequences, is_gpu, streaming = len(batch), device.is_accelerator, measure_streaming(trainer)
-    # A captured loop waits once per chunk of streamed data, which other parts' turns may hide.
-    least = max(value for value in (streaming["copy_seconds"], streaming["gather_seconds"]) if isinstance(value, float))
-    for name in ("loop", *tried):
-        turns[name] = [max(seconds, least / num_sequences) for seconds in turns[name]]
+    num_sequences, is_gpu = len(batch), device.is_accelerator
     fastest = {name: min(seconds) for name, seconds in turns.items()}
     # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
     growing = 0.0 if is_gpu else max(fastest["step"] - fastest["single"] / num_sequences, 0.0)
@@ -118,7 +113,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    alone: dict[str, Any] = {**streaming, **measure_on_gpu(current.step.repeated(batch), device)}
+    alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(current.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")

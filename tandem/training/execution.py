@@ -25,6 +25,7 @@ from tandem.params.schema import NumThreads, Train
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EAGERLY = "steps are taken eagerly instead of captured as a CUDA graph"
+STREAMING = "a captured step cannot read streamed data"
 RECOMPUTING = "recomputing activations resets the random state, which cannot be captured"
 
 
@@ -196,6 +197,16 @@ def without_graph(now: Execution, failed_capture: str = "") -> tuple[Execution, 
     return replace(now, step="eager", why_no_graph=reason, gave_up_graph=True), sentence
 
 
+def eager(now: Execution, reason: str) -> Execution:
+    """`now`, with eager steps if it would capture them."""
+    return replace(now, step="eager", why_no_graph=reason) if now.step == "graph" else now
+
+
+def streamed(now: Execution) -> Execution:
+    """`now`, with the data in its files."""
+    return replace(eager(now, STREAMING), data_location="host")
+
+
 def cheaper(
     now: Execution, work: str, batch_size: int, *, has_graph: bool, data_bytes: int, can_recompute: bool
 ) -> tuple[Execution, str] | None:
@@ -204,12 +215,11 @@ def cheaper(
     `work`: what memory ran out in: data (a batch of the training), step, or evaluation; `batch_size`: of the step or
     evaluation. `has_graph`: whether a graph is captured; `data_bytes`: of the data that is also in files.
     """
-    holds_chunk = work == "data" and now.data_location == "host"  # of streamed data, which captured steps read
-    if now.step == "graph" and (has_graph or holds_chunk):
+    if now.step == "graph" and has_graph:
         return without_graph(now)
     if now.data_location == "device" and data_bytes:
-        streamed = "is read from its file batch by batch instead of held in memory"
-        return replace(now, data_location="host"), f"the data ({data_bytes / 2**20:,.1f} MiB) {streamed}"
+        sentence = "is read from its file batch by batch instead of held in memory"
+        return streamed(now), f"the data ({data_bytes / 2**20:,.1f} MiB) {sentence}"
     if work == "evaluation" and now.num_eval_parts < batch_size:
         num_parts = min(2 * now.num_eval_parts, batch_size)
         sentence = f"a batch of {batch_size} is evaluated in {num_parts} parts"
@@ -219,9 +229,7 @@ def cheaper(
         sentence = f"a batch of {batch_size} is trained on in {num_parts} parts"
         return replace(now, grad_accum_steps=num_parts), sentence
     if work == "step" and can_recompute and not now.recomputes:
-        if now.step == "graph":
-            now = replace(now, step="eager", why_no_graph=RECOMPUTING)
-        return replace(now, recomputes=True), "activations are recomputed instead of stored"
+        return replace(eager(now, RECOMPUTING), recomputes=True), "activations are recomputed instead of stored"
     return None
 
 
@@ -239,8 +247,6 @@ def merged(stored: Execution, requested: Execution) -> Execution:
         recomputes=stored.recomputes or requested.recomputes,
         num_eval_parts=max(stored.num_eval_parts, requested.num_eval_parts),
     )
-    if execution.step != "graph":
-        return execution
-    if stored.gave_up_graph:
-        return replace(execution, step="eager", why_no_graph=stored.why_no_graph, gave_up_graph=True)
-    return replace(execution, step="eager", why_no_graph=RECOMPUTING) if execution.recomputes else execution
+    if execution.step == "graph" and stored.gave_up_graph:
+        return replace(eager(execution, stored.why_no_graph), gave_up_graph=True)
+    return eager(execution, RECOMPUTING) if execution.recomputes else execution

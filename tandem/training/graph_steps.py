@@ -6,8 +6,7 @@
 `take_next` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
 adds the loss to `total` and 1 to `batch_index`, and keeps the norm of the gradients. It is captured once for full
 batches and, in the same memory pool, once for the smaller last batch. The steps before a capture are taken eagerly and
-warm the libraries up. If the data does not fit on the device, `Split.batches` copies a chunk of a few batches at a
-time, and the graphs read it from static tensors.
+warm the libraries up.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +21,6 @@ from tandem.training.batches import TENSORS, Batch, Split
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step, take_step_in_capture
 
-CHUNK_BYTES = 40 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
-NUM_CHUNKS = 12  # an epoch has at least so many chunks: three are on the device, which may not hold the whole data
 NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
@@ -31,8 +28,8 @@ class GraphSteps:
     """Takes the steps of every epoch as CUDA graphs, adds their losses to `total`, a scalar on the device, and keeps
     their gradients' norms in `norms` (num_batches,).
 
-    Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
-    of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
+    Requires `step.graphs`, data on the device and an optimizer whose learning rate is a tensor. The results are bitwise
+    identical to those of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, settings: Train, loss_sum: Tensor, norms: Tensor) -> None:
@@ -49,21 +46,7 @@ class GraphSteps:
         self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
         full, self.last_rows = self.order.split([self.num_full_batches * size, self.last_batch_size])
         self.full_rows = full.view(self.num_full_batches, size)
-        # Positions of a batch's sequences in the tensors that it is read from (the split's or a chunk's).
-        self.full_positions, self.last_positions = self.full_rows, self.last_rows
         self.random_draws: RandomDraws | None = None
-        self.batches_per_chunk, self.chunk = 0, dict[str, Tensor]()
-        if split.data_location == "host":
-            batch_bytes = size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
-            self.batches_per_chunk = max(1, min(CHUNK_BYTES // batch_bytes, self.num_full_batches // NUM_CHUNKS))
-            self.chunk = {
-                name: torch.empty((self.batches_per_chunk * size, *tensor.shape[1:]), dtype=tensor.dtype, device=device)
-                for name, tensor in split.tensors.items()
-            }
-            indices = self.indices.unsqueeze(1) % self.batches_per_chunk
-            positions = indices * size + torch.arange(size, device=device)
-            self.full_positions = positions[: self.num_full_batches]
-            self.last_positions = positions[-1, : self.last_batch_size]
 
     def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
         """Take the steps of an epoch with the learning rates (num_batches,); yield the number of sequences of each.
@@ -71,17 +54,11 @@ class GraphSteps:
         If a capture fails or a fallback is taken, the iterator ends early: the caller takes the other steps eagerly.
         """
         self.step.executor.run_with_fallbacks(lambda: self.start_epoch(random_draws, rates))
-        chunk_size = self.batches_per_chunk * self.settings.batch_size  # 0 for resident data, which needs no chunks
-        chunks = self.split.batches(random_draws.order, chunk_size) if chunk_size else iter(())
         for index in range(self.num_batches):
             if self.graphs is not self.step.graphs:
                 return
             is_full = index < self.num_full_batches
             try:
-                if self.batches_per_chunk and index % self.batches_per_chunk == 0:
-                    sent = next(chunks)
-                    for name, static in self.chunk.items():
-                        static[: len(sent)].copy_(getattr(sent, name))
                 self.run_step(is_full)
             except RuntimeError as error:
                 self.step.give_up_graph(error)

@@ -192,13 +192,13 @@ class Trainer:
     def open_graph_steps(self) -> GraphSteps | None:
         """What takes the epoch's steps as CUDA graphs; None if they are eager."""
         if self.step.graphs is None:
-            self.graph_steps = None  # frees their tensors, such as the chunk of streamed data
+            self.graph_steps = None  # frees their tensors
         elif self.graph_steps is None or self.graph_steps.graphs is not self.step.graphs:
             self.graph_steps = self.executor.run_with_fallbacks(self.new_graph_steps)
         return self.graph_steps
 
     def new_graph_steps(self) -> GraphSteps | None:
-        if self.step.graphs is None:  # after a fallback: eager steps need no memory for a chunk of streamed data
+        if self.step.graphs is None:  # after a fallback
             return None
         return GraphSteps(self.step, self.train_split, self.settings, self.loss_sum, self.norms)
 

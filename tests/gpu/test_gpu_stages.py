@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tandem.files import sha256_file
+from tandem.training.execution import EAGERLY, STREAMING
 from tests.projects import (
     TINY,
     copy_of,
@@ -177,6 +178,15 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     assert ("torch emulates it slowly" in output) == (precision == "bf16" and not has_bf16)
     if precision == "bf16":  # cuDNN's recurrent layers do not compute in it
         assert f"cuDNN's GRU in {'tf32' if has_bf16 else 'fp32'}" in manifest["kernels"]
+
+
+def test_streamed_data_is_trained_on_with_eager_steps_and_the_reason_is_said(project: Path):
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace("data_location: auto", "data_location: host"))
+    output = stages_at_once(project, "preload tiny cuda", "train tiny cuda 0").stdout
+    placement = read_record(project, "timing.json", device="cuda")["placement"]
+    assert placement["data_location"] == "host" and placement["graph_blocker"] == STREAMING
+    assert f"{EAGERLY}: {STREAMING}" in output
 
 
 NVML = {

@@ -15,10 +15,8 @@ from tandem.devices.names import kind_of
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
 from tandem.params.schema import Augment
-from tandem.training import graph_steps
 from tandem.training.batches import Split
 from tandem.training.execution import EAGERLY, choose_step, without_graph
-from tandem.training.graph_steps import GraphSteps
 from tandem.training.optimizer import learning_rates
 from tandem.training.trainer import Trainer
 from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing

@@ -11,7 +11,7 @@ import torch
 
 from tandem.devices.names import kind_of
 from tandem.models import kernels
-from tandem.training.execution import RECOMPUTING, Execution, Switches, cheaper, merged, open_device
+from tandem.training.execution import RECOMPUTING, STREAMING, Execution, Switches, cheaper, merged, open_device
 from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, identity, new_trainer, trainer_on
 
@@ -54,10 +54,8 @@ def test_what_is_not_there_is_not_given_up():
     nothing = {"has_graph": False, "data_bytes": 0, "can_recompute": False}
     assert all(cheaper(execution, work, 5, **nothing) is None for work in ("data", "step"))
     assert cheaper(replace(execution, data_location="host"), "step", 5, **nothing) is None
-    eager, _ = cheaper(replace(execution, data_location="host"), "data", 5, **nothing) or (None, "")
-    assert changed(execution, eager) == {"data_location": "host", "step": "eager", "why_no_graph": "memory ran out"} | {
-        "gave_up_graph": True
-    }
+    streaming, _ = cheaper(execution, "data", 5, **{**nothing, "data_bytes": 1}) or (None, "")
+    assert changed(execution, streaming) == {"data_location": "host", "step": "eager", "why_no_graph": STREAMING}
     recomputing, _ = cheaper(execution, "step", 5, **{**nothing, "can_recompute": True}) or (None, "")
     assert changed(execution, recomputing) == {"recomputes": True, "step": "eager", "why_no_graph": RECOMPUTING}
 
