@@ -98,11 +98,11 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
     requested, is_auto = trainer.settings.threads, trainer.settings.threads == "auto"
     numbers = numbers_of_threads() if requested == "auto" else [1, requested]
     most = numbers[-1]
-    if is_auto and (why := why_one_thread(trainer, most)):
-        return ThreadTuner([1]), f"threads 1: {why}"
     if trainer.ignores_threads:
         number = most if not is_auto or has_cores(most) else 1
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
+    if is_auto and (why := why_one_thread(trainer, most)):
+        return ThreadTuner([1]), f"threads 1: {why}"
     can_try = most > 1 and not (trainer.why_no_steps or trainer.device.is_accelerator)
     seconds = seconds_with_same_bits(trainer, numbers) if can_try else {}
     if not is_auto:
