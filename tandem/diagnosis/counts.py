@@ -81,7 +81,7 @@ class Arithmetic(TorchDispatchMode):
 
 def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
     """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
-    weights = list(trainer.model.parameters())
+    weights, batch = list(trainer.model.parameters()), batch.micro_batches(trainer.execution.grad_accum_steps)[0]
     with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
         with autocast(trainer.execution.precision, trainer.device.torch_device):
             outputs = trainer.model(*batch.inputs())
@@ -94,7 +94,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),
         "optimizer": num_bytes(states),
-        "activations": sum(saved.values()) / trainer.execution.grad_accum_steps,
+        "activations": sum(saved.values()),
         "data": sum(num_bytes(tensors.values()) for tensors in on_device),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}

@@ -377,6 +377,18 @@ def test_memory_is_accounted_for_by_purpose():
     assert needs["data"] == pytest.approx((64 * 64 * 4 * 4 + 64 * 64 + 64 * 8) / 2**20)
 
 
+def test_activations_are_counted_of_the_part_of_a_batch_that_is_in_memory_at_once():
+    """A whole batch may not fit: that is what train.grad_accum_steps is for."""
+    trainer = planted(replace(SETTINGS, model=TRANSFORMER, batch_size=16, grad_accum_steps=3), 9)
+    sizes: list[int] = []
+    trainer.model.register_forward_hook(lambda module, inputs, outputs: sizes.append(len(outputs)))
+    batch = trainer.one_batch(16)
+    needs = memory_needs(trainer, batch)
+    assert sizes == [6]
+    whole = memory_needs(trainer.alternative(grad_accum_steps=1), batch)
+    assert needs["activations"] == pytest.approx(whole["activations"] * 6 / 16, rel=0.05)
+
+
 def test_the_training_is_left_as_it_was():
     def trained(trainer: Trainer) -> tuple[list[float], list[torch.Tensor]]:
         losses = [trainer.train_epoch().train_loss for _ in range(SETTINGS.epochs)]
