@@ -4,7 +4,7 @@
     batch_index                                 scalar on the device: the batches of the epoch so far
 
 `take_next` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
-adds the loss to `total` and 1 to `batch_index`, and keeps the norm of the gradients. It is captured once for full
+adds the loss to `loss_sum` and 1 to `batch_index`, and keeps the norm of the gradients. It is captured once for full
 batches and, in the same memory pool, once for the smaller last batch. The steps before a capture are taken eagerly and
 warm the libraries up.
 """
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from tandem.devices.graphs import NUM_WARMUPS
-from tandem.params.schema import Train
 from tandem.training.batches import TENSORS, Batch, Split
 from tandem.training.random_draws import RandomDraws
 from tandem.training.step import Step, take_step_in_capture
@@ -25,27 +24,27 @@ NUM_LAST_BATCH_WARMUPS = 1  # the warm-ups of the full batches have already init
 
 
 class GraphSteps:
-    """Takes the steps of every epoch as CUDA graphs, adds their losses to `total`, a scalar on the device, and keeps
+    """Takes the steps of every epoch as CUDA graphs, adds their losses to `loss_sum`, a scalar on the device, and keeps
     their gradients' norms in `norms` (num_batches,).
 
     Requires `step.graphs`, data on the device and an optimizer whose learning rate is a tensor. The results are bitwise
     identical to those of eager steps: tests check this on the CPU, where `take_next` runs uncaptured.
     """
 
-    def __init__(self, step: Step, split: Split, settings: Train, loss_sum: Tensor, norms: Tensor) -> None:
-        device, size = step.execution.device.torch_device, settings.batch_size
+    def __init__(self, step: Step, split: Split, batch_size: int, loss_sum: Tensor, norms: Tensor) -> None:
+        device = step.execution.device.torch_device
         assert step.graphs is not None
-        self.step, self.split, self.settings, self.loss_sum = step, split, settings, loss_sum
+        self.step, self.split, self.batch_size, self.loss_sum = step, split, batch_size, loss_sum
         self.graphs = step.graphs  # the step has others as soon as it is executed in another way
-        self.num_full_batches, self.last_batch_size = divmod(len(split), size)
+        self.num_full_batches, self.last_batch_size = divmod(len(split), batch_size)
         self.num_batches = self.num_full_batches + bool(self.last_batch_size)
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
         self.norms, self.norm = norms, torch.full((1,), torch.nan, device=device)
         self.indices = torch.arange(self.num_batches, device=device)
         self.rates = torch.zeros(self.num_batches, device=device)
         self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
-        full, self.last_rows = self.order.split([self.num_full_batches * size, self.last_batch_size])
-        self.full_rows = full.view(self.num_full_batches, size)
+        full, self.last_rows = self.order.split([self.num_full_batches * batch_size, self.last_batch_size])
+        self.full_rows = full.view(self.num_full_batches, batch_size)
         self.random_draws: RandomDraws | None = None
 
     def steps(self, random_draws: RandomDraws, rates: Tensor) -> Iterator[int]:
@@ -63,7 +62,7 @@ class GraphSteps:
             except RuntimeError as error:
                 self.step.give_up_graph(error)
                 return
-            yield self.settings.batch_size if is_full else self.last_batch_size
+            yield self.batch_size if is_full else self.last_batch_size
 
     def run_step(self, is_full: bool) -> None:
         update = partial(take_step_in_capture, self.step)
@@ -89,13 +88,8 @@ class GraphSteps:
         `update`: the Step in a warm-up, which falls back if memory runs out; in the capture `take_step_in_capture`.
         """
         assert self.random_draws is not None
-        rows, positions = self.last_rows, self.last_positions
-        if is_full:
-            rows, positions = (
-                table.index_select(0, self.batch_index).squeeze(0) for table in (self.full_rows, self.full_positions)
-            )
-        source = self.chunk or self.split.tensors
-        values, mask, targets = (source[name].index_select(0, positions) for name in TENSORS)
+        rows = self.full_rows.index_select(0, self.batch_index).squeeze(0) if is_full else self.last_rows
+        values, mask, targets = (self.split.tensors[name].index_select(0, rows) for name in TENSORS)
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows))
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))

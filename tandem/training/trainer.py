@@ -200,7 +200,7 @@ class Trainer:
     def new_graph_steps(self) -> GraphSteps | None:
         if self.step.graphs is None:  # after a fallback
             return None
-        return GraphSteps(self.step, self.train_split, self.settings, self.loss_sum, self.norms)
+        return GraphSteps(self.step, self.train_split, self.settings.batch_size, self.loss_sum, self.norms)
 
     @property
     def epoch_rates(self) -> torch.Tensor:

@@ -98,24 +98,6 @@ def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str,
     assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, **changed)))
 
 
-@pytest.mark.parametrize("num_batches", [1, 100])
-@pytest.mark.parametrize(("task_name", "model_name"), [("classify", "gru"), ("forecast", "seq2seq")])
-def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
-    task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
-):
-    plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
-    streamed.train_split.data_location = "host"
-    batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
-    monkeypatch.setattr(graph_steps, "CHUNK_BYTES", num_batches * batch_bytes)
-    uncaptured(streamed)
-    streamed.graph_steps = GraphSteps(
-        streamed.step, streamed.train_split, streamed.settings, streamed.loss_sum, streamed.norms
-    )
-    assert streamed.graph_steps.batches_per_chunk == min(num_batches, 2)  # a twelfth of 25
-    monkeypatch.undo()
-    assert_equal_bits(plain, streamed)
-
-
 @pytest.mark.parametrize("fails_at", [0, 2, 3, 5])
 def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
     trainer = uncaptured(trainer_of("classify", "gru"), fails_at)
