@@ -188,7 +188,7 @@ def test_a_training_records_what_its_sampler_read_and_why_there_is_no_energy(rea
 
 def test_a_new_quantity_is_a_line_and_the_place_that_measures_it(ready: Path):
     """Then its files, MLflow and the table that compares runs have it."""
-    line = 'Quantity("faults", "faults", "max", "ram/faults", "compared", "page faults"),'
+    line = 'Quantity("faults", "faults", "max", "ram/faults", "page faults"),'
     for path, before, addition in (
         ("runs/quantities.py", "QUANTITIES = (", f"    {line}"),
         ("machine/measure.py", "    seconds: float = 0.0", "    faults: float | None = None"),
