@@ -35,11 +35,11 @@ from tandem.devices.names import SINGLE
 from tandem.diagnosis.counts import num_bytes, saved_for_backward
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import Clock
-from tandem.messages import nearest
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.schema import Model, built_in_attributes
 from tandem.parts import built_in
+from tandem.terminal.messages import nearest
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices
 from tandem.training.execution import Execution, open_device
 from tandem.training.executor import Executor

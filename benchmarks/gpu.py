@@ -37,13 +37,13 @@ from typing import Any
 from benchmarks.markdown import header, row
 from benchmarks.sandbox import shorten
 from flows.processes import stop
-from tandem.command import DONE, FAILED, Result, WrongArgument
 from tandem.comparing.speed_up import SpeedUp
 from tandem.devices.hardware import detect_hardware, driver_text
 from tandem.devices.names import is_accelerator
 from tandem.files import ROOT, locked, read_json, relative, write_json
 from tandem.params.loading import load_params
 from tandem.runs.run import open_folder
+from tandem.terminal.command import DONE, FAILED, Result, WrongArgument
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {

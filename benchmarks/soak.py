@@ -45,7 +45,7 @@ import psutil
 from benchmarks.markdown import header, row
 from benchmarks.soak_project import PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
 from tandem.files import ROOT
-from tandem.messages import one_line
+from tandem.terminal.messages import one_line
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6

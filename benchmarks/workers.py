@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem import files
-from tandem.command import count
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.names import KINDS, is_accelerator, started_by_launcher
+from tandem.terminal.command import count
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer

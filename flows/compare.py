@@ -29,11 +29,11 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
-from tandem.command import Result, WrongArgument
 from tandem.comparing.comparison import Comparison, Judgement, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.layout import details
 from tandem.runs.run import Run
+from tandem.terminal.command import Result, WrongArgument
 from tandem.tracking import find_runs
 
 MAX_TAG = 250  # characters

@@ -35,9 +35,9 @@ from flows.command_flows import compare, verify
 from flows.flow_runs import prefect_client
 from flows.pipeline import PREFECT_SETTINGS, pipeline
 from flows.plan import form_schema
-from tandem.command import CommandError
 from tandem.files import ROOT, STATE
 from tandem.params.reading import read_yaml
+from tandem.terminal.command import CommandError
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 # (flow, description, tags, schedule). A deployment has the name of its flow. The last one is created last: when it

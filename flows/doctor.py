@@ -26,7 +26,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from tandem.command import DONE, FAILED, CommandError, Result
+from tandem.terminal.command import DONE, FAILED, CommandError, Result
 
 try:
     from packaging.requirements import Requirement

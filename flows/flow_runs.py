@@ -21,7 +21,7 @@ from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Crashed, State
 
 from tandem import files
-from tandem.command import CommandError
+from tandem.terminal.command import CommandError
 
 FLOWS = ("pipeline", "verify", "compare")  # of this project; Prefect knows a flow by its name
 STAGE_TAG = "tandem"  # of the flow runs of stages, whose flows have the stages' names

@@ -43,10 +43,10 @@ from flows import processes, remote, results_in_prefect
 from flows.events import Outcome, StageEvent, event_in
 from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from tandem.command import CommandError
-from tandem.messages import without_password
 from tandem.stage import STAGES
 from tandem.stop_signals import stop_when_ended
+from tandem.terminal.command import CommandError
+from tandem.terminal.messages import without_password
 
 # With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
 PREFECT_SETTINGS: dict[Any, Any] = {

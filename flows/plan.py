@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.names import SINGLE
-from tandem.messages import abridged, similar
 from tandem.params.loading import choose_preset, parse_params, preset_changes
 from tandem.params.parsing import literal, replaced, value_at
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import Params
+from tandem.terminal.messages import abridged, similar
 
 
 class RunPlan(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tandem import files
-from tandem.command import NO_ANSWER, CommandError
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

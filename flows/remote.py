@@ -15,9 +15,9 @@ from uuid import UUID
 from flows import doctor
 from flows.processes import output_of
 from tandem import files
-from tandem.command import CommandError
-from tandem.messages import without_password
 from tandem.stop_signals import stop_when_ended
+from tandem.terminal.command import CommandError
+from tandem.terminal.messages import without_password
 from tandem.tracking.run_dir import RUNS, run_dirs
 
 MADE_BY_RUNS = ("dvc.lock", "stages/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too

@@ -28,10 +28,10 @@ from flows.processes import output_of
 from flows.stage_lines import StageLines
 from flows.ui import running_servers
 from tandem import files
-from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
-from tandem.messages import more_seeds, nearest
 from tandem.params.loading import load_params
 from tandem.params.reading import read_yaml
+from tandem.terminal.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
+from tandem.terminal.messages import more_seeds, nearest
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.

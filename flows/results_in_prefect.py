@@ -10,7 +10,7 @@ from flows.events import Outcome, counts
 from flows.plan import RunPlan
 from flows.ui import running_servers
 from tandem import files
-from tandem.messages import abridged
+from tandem.terminal.messages import abridged
 from tandem.tracking.store import compare_page, run_page
 from tandem.tracking.view import runs_page
 

@@ -26,15 +26,15 @@ from typing import Any
 from flows.processes import output_of
 from flows.status import DEVICES, KINDS, kinds_of_changes
 from tandem import files
-from tandem.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.devices.hardware import detect_hardware
-from tandem.messages import nearest
 from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import INTRODUCED, flatten
 from tandem.params.schema import with_defaults
 from tandem.report.text import format_score
 from tandem.runs.provenance import git
 from tandem.runs.quantities import TRACKED
+from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, count
+from tandem.terminal.messages import nearest
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"

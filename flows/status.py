@@ -20,13 +20,13 @@ from typing import Any
 
 from flows.processes import output_of
 from tandem import files
-from tandem.command import DONE, FAILED, Result
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.verdicts import differing
 from tandem.devices.names import is_accelerator
 from tandem.params.loading import load_params
 from tandem.params.parsing import flatten
 from tandem.runs.run import open_folder, seeds_in
+from tandem.terminal.command import DONE, FAILED, Result
 
 ALWAYS_RUNS = "stages/dvc.yaml:hardware"
 DEVICES = "results/hardware/devices"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from flows import processes
 from tandem import files
-from tandem.command import CommandError, Result, WrongArgument, count
+from tandem.terminal.command import CommandError, Result, WrongArgument, count
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000}

@@ -34,13 +34,13 @@ from typing import Any
 
 from flows.recorded_project import RecordedProject, Stopped, checkout
 from tandem import files
-from tandem.command import NO_ANSWER, CommandError, Result, aligned, count, sentence_of
 from tandem.comparing import published, verdicts
 from tandem.comparing.published import FILE, SCHEMA
 from tandem.comparing.verdicts import Verdict
 from tandem.params.loading import load_params
 from tandem.runs import provenance
 from tandem.runs.run import Run, open_folder, seeds_in
+from tandem.terminal.command import NO_ANSWER, CommandError, Result, aligned, count, sentence_of
 from tandem.tracking import find_runs
 
 QUICK_EPOCHS = 3

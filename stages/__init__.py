@@ -1,1 +1,1 @@
-"""The pipeline's stages, one module each. tandem/stage.py calls the `main(...)` of the stage that dvc.yaml names."""
+"""The pipeline's stages, one module each. tandem/stage calls the `main(...)` of the stage that dvc.yaml names."""

@@ -18,9 +18,9 @@ from tandem.devices.hardware import host_name
 from tandem.files import baseline_dir, now, prepared_dir, read_json, sha256_file
 from tandem.params.loading import load_workload
 from tandem.params.schema import FITTED_BASELINE
-from tandem.progress import ProgressLine
 from tandem.runs import schemas
 from tandem.runs.schemas import BaselineRecord, BaselineTiming
+from tandem.terminal.progress import ProgressLine
 
 
 def main(workload: str) -> None:

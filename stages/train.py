@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import Any
 
 from tandem import files
-from tandem.command import sentence_of
 from tandem.diagnosis import probe
 from tandem.params.loading import load_params
 from tandem.params.parsing import literal
@@ -34,6 +33,7 @@ from tandem.runs.inputs import Inputs, read_inputs
 from tandem.runs.record import Record
 from tandem.runs.run import open_folder
 from tandem.stop_signals import GracefulStop, StopSignals
+from tandem.terminal.command import sentence_of
 from tandem.tracking.recorder import Recorder, entries_at_start
 from tandem.tracking.results import write_results
 from tandem.tracking.run_dir import RunDir, open_run_dir

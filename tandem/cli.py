@@ -1,7 +1,7 @@
 """The command `tandem`: `tandem COMMAND [arguments]`. COMMANDS lists every command with its module.
 
-A command's module (tandem/command.py) is imported only when it is called. This module parses the arguments and prints:
-the command's text or its JSON document to stdout, an error as one sentence to stderr. `make setup` writes
+A command's module (tandem/terminal/command.py) is imported only when it is called. This module parses the arguments and
+prints: the command's text or its JSON document to stdout, an error as one sentence to stderr. `make setup` writes
 .venv/bin/tandem, which runs the project that contains the current directory.
 """
 
@@ -16,8 +16,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, sentence_of
-from tandem.messages import similar
+from tandem.terminal.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, sentence_of
+from tandem.terminal.messages import similar
 
 
 class Command(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 REAL_ROOT = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = REAL_ROOT / ".tandem"
-LAST_ERROR = STATE / "last_error.json"  # of a stage: flows/dvc_run.py reads what tandem/stage_errors.py writes
+LAST_ERROR = STATE / "last_error.json"  # of a stage: flows/dvc_run.py reads what tandem/stage/errors.py writes
 HARDWARE = ROOT / "results" / "hardware"  # what the stage `hardware` writes
 MLRUNS = REAL_ROOT / "mlruns"
 IN_MLFLOW = "in_mlflow.json"  # the ids of an MLflow run, in its run directory and beside its evaluation

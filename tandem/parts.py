@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
 from tandem.files import REAL_ROOT, ROOT, own_line, relative, workload_dir
-from tandem.messages import nearest, one_line
+from tandem.terminal.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
 # A model in MLflow contains this module and the components in a package of another name

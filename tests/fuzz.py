@@ -1,6 +1,6 @@
 """Damages every file that Tandem reads back, and reads it: `python tests/fuzz.py SEED SECONDS`, in a trained project.
 
-Each reader must give a value or one sentence: ValueError or OSError, as tandem/stage.py prints them. Prints the number
+Each reader must give a value or one sentence: ValueError or OSError, as tandem/stage prints them. Prints the number
 of damaged files and the sentences; exit status 1 where a reader did something else, with how to have it again.
 """
 
@@ -20,9 +20,9 @@ from stages import compare
 from tandem import code_dependencies, files
 from tandem.comparing import published
 from tandem.devices.names import kind_of
-from tandem.messages import one_line
 from tandem.params.loading import load_params, load_workload
 from tandem.params.own_components import modules_of
+from tandem.terminal.messages import one_line
 from tandem.tracking import run_dir
 from tandem.training import auto, checkpoint
 from tandem.training.context import RunContext

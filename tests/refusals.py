@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tandem.command import NO_ANSWER, CommandError
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 
 def sentence(refuse: Callable[[], object], *words: str, start: str = "") -> str:

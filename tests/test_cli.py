@@ -15,10 +15,10 @@ import pytest
 
 from flows import repro
 from tandem.cli import COMMANDS, parse
-from tandem.command import CommandError
 from tandem.files import ROOT
 from tandem.predicting import command as predict_command
 from tandem.predicting.predictor import Predictor
+from tandem.terminal.command import CommandError
 from tests import forked
 from tests.projects import (
     RUN,

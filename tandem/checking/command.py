@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass, replace
 
 from tandem.checking import Finding, outputs, trainings
 from tandem.checking.subject import Subject, open_subject
-from tandem.command import DONE, FAILED, NO_ANSWER, CommandError, Result
 from tandem.devices.graphs import with_line
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import is_out_of_memory
 from tandem.devices.names import KINDS
-from tandem.messages import one_line
 from tandem.params.loading import load_workload
+from tandem.terminal.command import DONE, FAILED, NO_ANSWER, CommandError, Result
+from tandem.terminal.messages import one_line
 from tandem.training.executor import Executor, translate_oom
 
 MAX_CHARACTERS = 300  # of an error's message

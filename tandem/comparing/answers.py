@@ -8,7 +8,7 @@ from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, Comparison
 from tandem.comparing.verdicts import STATUS
 from tandem.devices.names import is_accelerator
-from tandem.messages import SEEDS_OPTION, joined
+from tandem.terminal.messages import SEEDS_OPTION, joined
 
 BOTH_DEVICES = f"`dvc exp run -S 'devices=[cpu,cuda]' {SEEDS_OPTION}`"
 

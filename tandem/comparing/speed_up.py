@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tandem.messages import MORE_SEEDS, NUM_MORE_SEEDS
+from tandem.terminal.messages import MORE_SEEDS, NUM_MORE_SEEDS
 
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tandem.files import relative
-from tandem.messages import nearest
+from tandem.terminal.messages import nearest
 
 if TYPE_CHECKING:
     import pandas

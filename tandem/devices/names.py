@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.messages import abridged, nearest
+from tandem.terminal.messages import abridged, nearest
 
 if TYPE_CHECKING:
     from tandem.devices.device import Device

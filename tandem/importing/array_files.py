@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_WORDS
 from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
 from tandem.importing.text_format import DAMAGED
-from tandem.messages import one_line
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
+from tandem.terminal.messages import one_line
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()

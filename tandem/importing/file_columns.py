@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import SPLIT_COLUMN, SPLIT_WORDS, split_column
 from tandem.importing import text_format, text_tables
 from tandem.importing.columns import Choice, named_like, shortened
@@ -26,7 +25,8 @@ from tandem.importing.recordings import (
     read_file,
     without_ending,
 )
-from tandem.messages import nearest
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
+from tandem.terminal.messages import nearest
 
 NUMBERED = r"\D*\d+"  # s01
 

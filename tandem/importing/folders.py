@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import shortened
@@ -33,6 +32,7 @@ from tandem.importing.recordings import (
     values_of,
     without_ending,
 )
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
 

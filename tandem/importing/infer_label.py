@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError
 from tandem.data.rows import NO_EVENT, alike_labels
 from tandem.data.splits import SPLITS
 from tandem.data.tables import MISSING
@@ -23,6 +22,7 @@ from tandem.importing.columns import (
 )
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import columns_of
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MOST_BACKGROUND = 0.5  # the share of rows without an event

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tandem.command import WrongArgument
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
 from tandem.importing.infer_sequences import (
@@ -22,9 +21,10 @@ from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM
 from tandem.importing.wide import numbered
-from tandem.messages import nearest
 from tandem.params import schema
 from tandem.params.schema import NO_GROUPS
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.messages import nearest
 
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:

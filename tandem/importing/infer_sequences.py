@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.rows import digits_of_times
 from tandem.data.splits import SPLITS
 from tandem.importing.columns import (
@@ -39,6 +38,7 @@ from tandem.importing.infer_step import (
 from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item, code_for_long_form
 from tandem.params.schema import NO_GROUPS, columns_of
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises

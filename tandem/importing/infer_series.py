@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError
 from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import (
@@ -28,6 +27,7 @@ from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 # Columns whose name contains one of these words come first, in the order of the words.
 TIME_NAMES = "time timestamp datetime date period month quarter year week day".split()

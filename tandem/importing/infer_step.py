@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tandem.command import NO_ANSWER, CommandError
 from tandem.importing.columns import Choice, TableColumns, named_like, shortened
 from tandem.importing.names import STEP_NAMES
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 INCREASES = "it increases from row to row in every sequence"
 LONG = 10  # units of a clock that is read in whole ones

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_label import is_constant, stretches_of
@@ -19,6 +18,7 @@ from tandem.importing.infer_sequences import find_ids, follows_days, labelled_id
 from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 OF_TEXT = "text that changes within the recordings"  # why a column is the label
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"

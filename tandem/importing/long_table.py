@@ -17,8 +17,8 @@ import pyarrow.parquet
 from tandem.data.tables import SPLIT_COLUMN, columns_to_read
 from tandem.importing.columns import Choices
 from tandem.importing.headers import Note
-from tandem.messages import one_line
-from tandem.progress import ProgressLine
+from tandem.terminal.messages import one_line
+from tandem.terminal.progress import ProgressLine
 
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table

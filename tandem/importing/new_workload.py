@@ -41,7 +41,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, WrongArgument, aligned, sentence_of
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, text_tables, trial
@@ -51,10 +50,11 @@ from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.recipe import FITTED, model_for, train_settings, training_sentence
-from tandem.messages import nearest
 from tandem.params import loading, parsing, schema
 from tandem.params.reading import read_yaml
-from tandem.progress import ProgressLine
+from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, sentence_of
+from tandem.terminal.messages import nearest
+from tandem.terminal.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
 NO_NUMBER = r"must hold (?:finite )?numbers\b.*, found '?(?!-?inf)([^',;()]+?)'?(?: in line \d+| \(.*)?; "

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.command import NO_ANSWER, CommandError
 from tandem.data.tables import MISSING, cast_or_none
+from tandem.terminal.command import NO_ANSWER, CommandError
 
 SIGNS = {",": "comma", ".": "point"}
 OTHER = {",": ".", ".": ","}

@@ -22,7 +22,7 @@ from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_co
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
-from tandem.messages import one_line
+from tandem.terminal.messages import one_line
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)

@@ -21,7 +21,6 @@ from typing import Any
 
 import pandas as pd
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
 from tandem.importing import (
@@ -40,6 +39,7 @@ from tandem.importing.headers import Note
 from tandem.importing.long_table import Source, SplitFile, open_parquet
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 ARRAYS = (".npy", ".npz")
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"

@@ -18,13 +18,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tandem.command import WrongArgument
 from tandem.data import tables
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from tandem.importing.headers import NUMBER, Note, find_header, is_header, is_header_of, read_header
 from tandem.importing.number_signs import Converter
-from tandem.messages import one_line
-from tandem.progress import ProgressLine
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.messages import one_line
+from tandem.terminal.progress import ProgressLine
 
 # With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
 DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)

@@ -20,15 +20,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
-from tandem.command import WrongArgument
 from tandem.data import tables
 from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells
 from tandem.importing.text_format import DAMAGED, NUM_SAMPLED, TextTable, find_format, open_bytes
-from tandem.messages import one_line
-from tandem.progress import ProgressLine
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.messages import one_line
+from tandem.terminal.progress import ProgressLine
 
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tandem.command import WrongArgument
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
@@ -33,7 +32,8 @@ from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
 from tandem.params.parsing import InvalidParams
 from tandem.params.schema import NO_GROUPS
-from tandem.progress import ProgressLine
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.progress import ProgressLine
 
 
 def make_table(name: str, source: Source, scratch: Path) -> Path:

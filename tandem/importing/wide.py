@@ -19,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.data.tables import is_plain
 from tandem.importing import text_format, text_tables
 from tandem.importing.array_files import word_and_split
@@ -41,6 +40,7 @@ from tandem.importing.long_table import (
 )
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 YEAR, OF_DAY = r"(?:19|20)\d\d", r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
 SORTABLE = rf"{YEAR}-\d\d-\d\d(?:[T ]{OF_DAY})?|{YEAR}[-_](?:0[1-9]|1[0-2])|{OF_DAY}"  # 2022-03-01, 2022-03, 00:15

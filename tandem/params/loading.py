@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.command import WrongArgument
 from tandem.devices.names import is_accelerator
 from tandem.files import params_file, read_json
-from tandem.messages import nearest
 from tandem.params.own_components import params_type, workload_type
 from tandem.params.parsing import InvalidParams, literal, parse, prefixed, replaced
 from tandem.params.reading import PARAMS, read_yaml
 from tandem.params.schema import OPTIONAL, WITH_OWN_LOOP, Params, Workload
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.messages import nearest
 
 # The sections of a workload's block whose values a stage uses. `train` describes the preprocessing in model.json.
 SECTIONS = {

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tandem.messages import abridged, nearest, one_line
 from tandem.parts import MAX_WHOLE
+from tandem.terminal.messages import abridged, nearest, one_line
 
 # Records lack keys that are newer than they are, and those made before they contained every key lack the keys at their
 # default. Such a record means the value that the key had when it was introduced.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import ROOT
-from tandem.messages import one_line
+from tandem.terminal.messages import one_line
 
 PARAMS = ROOT / "params.yaml"
 

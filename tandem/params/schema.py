@@ -23,11 +23,11 @@ from pydantic import (
 )
 
 from tandem.devices.names import split_device
-from tandem.messages import abridged, nearest
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import check_name, flatten, literal
 from tandem.params.task_attributes import TaskAttributes, attributes_of
 from tandem.parts import MAX_WHOLE, Component, Fraction, Part, Positive, Real, Section, Whole, built_in
+from tandem.terminal.messages import abridged, nearest
 
 Entry = TypeVar("Entry")
 NO_GROUPS = "none"

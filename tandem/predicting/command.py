@@ -23,12 +23,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from tandem import files
-from tandem.command import Result, WrongArgument
 from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, trial
 from tandem.params.loading import load_params, load_workload
 from tandem.runs.inputs import other_code, other_parameters
 from tandem.runs.run import Run, open_folder
+from tandem.terminal.command import Result, WrongArgument
 
 if TYPE_CHECKING:
     import pandas

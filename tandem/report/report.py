@@ -15,10 +15,10 @@ from markupsafe import Markup, escape
 from tandem import files
 from tandem.comparing.answers import answers
 from tandem.comparing.comparison import PUBLISHED, Comparison, Side
-from tandem.messages import MORE_SEEDS
 from tandem.report import charts, drawing, layout
 from tandem.report.outcomes import outcomes
 from tandem.report.text import number, words
+from tandem.terminal.messages import MORE_SEEDS
 
 # Terms in the order of the legend. The report explains those that it uses.
 TERMS = {

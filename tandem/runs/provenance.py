@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.devices.names import kind_of
 from tandem.files import REAL_ROOT, ROOT, sha256_file
-from tandem.messages import without_password
+from tandem.terminal.messages import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
 NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data/*")

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from tandem import files
-from tandem.command import WrongArgument
 from tandem.params.parsing import value_at
 from tandem.params.task_attributes import recorded_attributes
 from tandem.runs import schemas
 from tandem.runs.schemas import ScoreRecord, TimingRecord, TrainRecord
+from tandem.terminal.command import WrongArgument
 
 TRAININGS = ("train", "replicate")  # the stages whose outputs are trainings
 # The folders of a seed's files, and those of a run's artifacts, as in MLflow.

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tandem.progress import ProgressLine
+from tandem.terminal.progress import ProgressLine
 
 if TYPE_CHECKING:
     from tandem.machine.measure import Measurement

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tandem.files import FULL, MLRUNS, locked
-from tandem.messages import without_password
+from tandem.terminal.messages import without_password
 from tandem.tracking import store, view
 from tandem.tracking.store import shown_uri, tracking_uri
 

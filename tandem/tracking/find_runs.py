@@ -25,11 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.command import WrongArgument
 from tandem.files import runs_dir
-from tandem.messages import nearest, without_password
 from tandem.params.loading import load_params
 from tandem.runs.run import Run, open_folder, open_run, seeds_in
+from tandem.terminal.command import WrongArgument
+from tandem.terminal.messages import nearest, without_password
 from tandem.tracking import connection
 from tandem.tracking.headline import PARENT_TAG, write_description
 from tandem.tracking.store import database_file, shown_uri, tracking_uri

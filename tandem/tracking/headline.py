@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from tandem.messages import more_seeds
 from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
+from tandem.terminal.messages import more_seeds
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description

@@ -18,7 +18,7 @@ from typing import Literal
 from urllib.parse import unquote, urlencode
 
 from tandem.files import MLRUNS, relative
-from tandem.messages import without_password
+from tandem.terminal.messages import without_password
 
 # Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"

@@ -12,7 +12,7 @@ Exit status: 0 all are published, 1 some are not, or MLflow does not answer; wit
 
 from argparse import Namespace
 
-from tandem.command import DONE, FAILED, Result
+from tandem.terminal.command import DONE, FAILED, Result
 from tandem.tracking.publisher import publish_waiting
 from tandem.tracking.store import shown_uri, tracking_uri
 

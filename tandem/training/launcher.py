@@ -19,9 +19,9 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 
 from tandem.devices.hardware import detect_hardware, num_nodes
 from tandem.devices.names import split_device
-from tandem.messages import one_line
 from tandem.params.loading import load_workload
 from tandem.stop_signals import Forwarding
+from tandem.terminal.messages import one_line
 from tandem.training.workers import (
     LOST_WORKER_STATUS,
     MIN_GRAD_ACCUM_STEPS,

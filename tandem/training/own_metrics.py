@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from tandem.files import raw_dir
-from tandem.messages import nearest
 from tandem.params.schema import OwnSource
 from tandem.parts import Component, find
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import interval_of_metric, num_resamples
+from tandem.terminal.messages import nearest
 from tandem.training.context import RunContext
 
 SLOW_SECONDS = 10.0  # an interval that takes longer is announced

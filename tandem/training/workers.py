@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from tandem.devices.hardware import usable_cores
 from tandem.devices.names import is_accelerator, kind_of, split_device
-from tandem.messages import one_line
 from tandem.params import schema
 from tandem.params.schema import NumThreads, Train
+from tandem.terminal.messages import one_line
 
 # Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and
 # the training may fit with smaller micro-batches.

@@ -25,10 +25,10 @@ from ruamel.yaml import YAML
 from tandem.data import source_module
 from tandem.data.splits import SPLITS
 from tandem.files import ROOT
-from tandem.messages import one_line
 from tandem.params.loading import parse_params
 from tandem.params.reading import read_yaml
 from tandem.params.schema import Params, Split
+from tandem.terminal.messages import one_line
 from tests.data import test_sequences, test_series
 from tests.projects import TINY
 
@@ -54,7 +54,7 @@ VALUES = st.recursive(
 
 
 def one_sentence(error: BaseException) -> str:
-    """The message, as tandem/stage_errors.py prints it."""
+    """The message, as tandem/stage/errors.py prints it."""
     message = one_line(error)
     assert message and "Traceback" not in message and len(message) < 2000, message
     return message

@@ -307,7 +307,7 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[
 
 def test_the_stage_that_always_runs_imports_nothing_heavy(ready: Path):
     code = "import sys; from tandem import stage; assert stage.main(['hardware']) == 0; "
-    code += "print({'torch', 'pandas', 'numpy', 'prefect', 'mlflow', 'tandem.stage_errors'} & set(sys.modules))"
+    code += "print({'torch', 'pandas', 'numpy', 'prefect', 'mlflow', 'tandem.stage.errors'} & set(sys.modules))"
     assert run(ready, sys.executable, "-c", code).stdout.splitlines()[-1] == "set()"
 
 

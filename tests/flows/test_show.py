@@ -13,8 +13,8 @@ import pytest
 
 from flows import show
 from flows.show import WORKSPACE, differing, params_in_force
-from tandem.messages import more_seeds
 from tandem.runs import provenance
+from tandem.terminal.messages import more_seeds
 from tests.projects import (
     ROOT,
     TINY,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
+from tandem.terminal.command import CommandError
 from tests import own_tables
 from tests.own_tables import clips, planned, reasons, refusal
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
 from tandem.importing.new_workload import WorkloadPlan
 from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
+from tandem.terminal.command import CommandError
 from tests import own_tables
 from tests.own_tables import chosen, reasons, saved
 

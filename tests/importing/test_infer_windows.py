@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
+from tandem.terminal.command import CommandError
 from tests.data.test_windows import DAY
 from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, saved, series
 from tests.refusals import sentence

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
+from tandem.terminal.command import CommandError
 from tests import refusals
 from tests.own_tables import (
     ENDINGS,

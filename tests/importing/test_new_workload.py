@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tandem.command import CommandError
 from tandem.files import sha256_file
 from tandem.importing import params_block, recipe
 from tandem.params.loading import parse_workload
 from tandem.params.schema import MODELS
+from tandem.terminal.command import CommandError
 from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series
 from tests.projects import (
     ROOT,

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
 from tandem.importing import new_workload, text_format, text_tables
+from tandem.terminal.command import CommandError
 from tests import refusals
 from tests.own_tables import LABELS, chosen, clips, parsed, planned, refusal, saved, series, text_table
 

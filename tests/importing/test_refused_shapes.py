@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.command import CommandError
+from tandem.terminal.command import CommandError
 from tests import refusals
 from tests.own_tables import clips, planned, rewritten, saved, series
 from tests.shapes import LABELS, padded, wide_table, write_files, written

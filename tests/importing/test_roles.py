@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.command import CommandError
 from tandem.importing import new_workload
+from tandem.terminal.command import CommandError
 from tests.own_tables import (
     ENDINGS,
     LABELS,

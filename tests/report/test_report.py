@@ -17,9 +17,9 @@ import pytest
 from flows import repro
 from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import open_entry
-from tandem.messages import MORE_SEEDS
 from tandem.report import layout, report
 from tandem.runs.run import Run
+from tandem.terminal.messages import MORE_SEEDS
 from tests.conftest import CHROMIUM
 from tests.manifests import SPEED, changed, classified, make_manifest, run_of, sides
 

@@ -2,13 +2,12 @@
 
 The arguments are the stage's name and its item of the matrix; those of `train` end with one seed or more. Exit status:
 0, 1 (failed) or 130 (Ctrl+C); one of several workers also uses 75 and 76 (tandem/training/workers.py). A failure's
-reason is on stderr and in `.tandem/last_error.json` (tandem/stage_errors.py), because DVC turns every failure into exit
+reason is on stderr and in `.tandem/last_error.json` (tandem/stage/errors.py), because DVC turns every failure into exit
 255. The stage ends with its dvc (tandem/stop_signals.py).
 
 `hardware` runs on every `dvc repro`, so this module imports as little as possible.
 """
 
-import atexit
 import gc
 import os
 import sys
@@ -58,11 +57,11 @@ def main(argv: list[str]) -> int:
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
-        from tandem.stage_errors import fail
+        from tandem.stage.errors import fail
 
         return fail(name, "interrupted", 130)
     except Exception as error:
-        from tandem.stage_errors import fail_with
+        from tandem.stage.errors import fail_with
 
         return fail_with(name, error)
     finally:
@@ -73,7 +72,7 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
     """(stage, item). Raises ValueError naming what is accepted."""
     stage, item = (argv[0], argv[1:]) if argv else ("", [])
     if stage not in STAGES:
-        from tandem.messages import nearest
+        from tandem.terminal.messages import nearest
 
         raise ValueError(f"unknown stage {stage!r}{nearest(stage, STAGES)}")
     seeds = item[len(STAGES[stage]) :]
@@ -113,10 +112,3 @@ def exit_at_once(ending: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ending[0])
-
-
-if __name__ == "__main__":
-    ending: list[int] = []
-    atexit.register(exit_at_once, ending)
-    ending.append(main(sys.argv[1:]))
-    sys.exit(ending[0])

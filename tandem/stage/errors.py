@@ -1,6 +1,6 @@
-"""How a stage fails (tandem/stage.py): one sentence on stderr and in `.tandem/last_error.json`, from an exception.
+"""How a stage fails (tandem/stage): one sentence on stderr and in `.tandem/last_error.json`, from an exception.
 
-tandem/stage.py imports this module only after a failure.
+tandem/stage imports this module only after a failure.
 """
 
 import json
@@ -10,9 +10,9 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from tandem.command import sentence_of
 from tandem.files import LAST_ERROR, REAL_ROOT, ROOT, STATE, own_line, write_text
-from tandem.messages import one_line
+from tandem.terminal.command import sentence_of
+from tandem.terminal.messages import one_line
 
 FAILED_KERNEL = ("device-side assert", "illegal memory access", "unspecified launch failure")  # CUDA's words
 NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's words
