@@ -198,7 +198,7 @@ def without_rounding(std: ArrayLike, size: ArrayLike) -> np.ndarray:
 
 def divisors(std: ArrayLike) -> np.ndarray:
     """What standardization divides by (F,): the deviation; infinity if it is 0, so that a feature which is constant in
-    train is 0 everywhere. A model of an earlier version recorded 1 for it.
+    train is 0 everywhere.
     """
     return np.where(np.asarray(std) == 0, np.inf, std)
 

@@ -47,8 +47,8 @@ class Task(tasks.Task):
 
     def __init__(self, summary: dict[str, Any]) -> None:
         super().__init__(summary)
-        counts = summary.get("num_per_class", {}).get("train", {})  # older models do not say them
-        steps = torch.tensor([float(max(counts.get(name, 1), 1)) for name in self.classes])
+        counts = summary["num_per_class"]["train"]
+        steps = torch.tensor([float(max(counts[name], 1)) for name in self.classes])
         weights = (steps.max() / steps) ** WEIGHT_EXPONENT
         # By device: a copy to the device in every step would be a synchronization in every step.
         self.weights = {weights.device: weights}

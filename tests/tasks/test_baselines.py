@@ -117,7 +117,8 @@ def test_the_threshold_of_a_rare_event_is_found():
     values[75, 0] = 1.8
     parts = {"train": slice(0, 70), "test": slice(70, 100)}
     arrays = {"values": values, "targets": targets, "lengths": np.full(100, 200)}
-    task = open_task("detect", {"classes": ["none", "spike"], "features": ["x"], "num_per_class": {"train": {}}})
+    num_steps = {"none": 13_930, "spike": 70}
+    task = open_task("detect", {"classes": [*num_steps], "features": ["x"], "num_per_class": {"train": num_steps}})
     mask = np.ones((30, 200), bool)
     results = task.count_baselines(targets[70:], mask, lambda split, name: arrays[name][parts[split]])
     counts = results["the best threshold on one feature"]
