@@ -21,9 +21,10 @@ from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
 from tandem.devices.device import Device
 from tandem.devices.names import SINGLE
-from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, measured_with_room
+from tandem.machine.rates import best_seconds, matrix_rate, measured_with_room
 from tandem.training.execution import Execution
 
+SENT_BYTES = 2**26  # copy from the host to the device
 COPIES_IN_A_ROW = 1, 10  # on a CPU, on an accelerator: one copy of a fast GPU is shorter than a synchronization
 COPIED_BYTES = 2**26, 2**28  # copy within a device's memory: larger than its caches
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
@@ -93,6 +94,17 @@ def rates(device: Device) -> dict[str, str]:
         for name, pinned in (("pinned", True), ("pageable", False)):
             results[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
     return results
+
+
+def host_to_device_rate(device: Device, pinned: bool) -> float:
+    """Bytes/s of a large copy from host memory to device memory."""
+
+    def rate(num_bytes: int) -> float:
+        host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
+        return num_bytes / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
+
+    return measured_with_room(rate, SENT_BYTES, lambda num_bytes: num_bytes, device)
 
 
 def memory_rate(device: Device) -> float:

@@ -1,4 +1,4 @@
-"""Measure a device's peak rates (a matrix product, a copy from the host) and whether the cores of a CPU are free."""
+"""Measure a device's rate of a matrix product, and whether the cores of a CPU are free."""
 
 import statistics
 import time
@@ -16,7 +16,6 @@ from tandem.machine.threads import using_threads
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = 1024, 4096  # on a CPU, on an accelerator
 PRODUCTS_IN_A_ROW = 1, 5
-SENT_BYTES = 2**26  # copy from the host to the device
 SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a GPU with little free memory gets smaller ones
 SMALLEST = 256  # smallest size to try: rows of a matrix, or bytes
 RATE_SECONDS = 0.05  # minimum time of the runs after a warm-up
@@ -51,17 +50,6 @@ def matrix_rate(device: Device, dtype: torch.dtype = torch.float32) -> float:
 
     # Memory of three matrices, plus a random one in fp32 before its conversion to `dtype`.
     return measured_with_room(rate, MATRIX_SIZE[device.is_accelerator], lambda size: 16 * size**2, device)
-
-
-def host_to_device_rate(device: Device, pinned: bool) -> float:
-    """Bytes/s of a large copy from host memory to device memory."""
-
-    def rate(num_bytes: int) -> float:
-        host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
-        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
-        return num_bytes / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
-
-    return measured_with_room(rate, SENT_BYTES, lambda num_bytes: num_bytes, device)
 
 
 def measured_with_room(
