@@ -100,6 +100,10 @@ class Step:
         if self.execution.step == "compile":
             for function in (kernels.choose, kernels.note):  # called while the network is traced, not in every step
                 torch.compiler.assume_constant_result(function)
+            # torch.set_deterministic_debug_mode does not set it; it ends padding by measured times, for example.
+            import torch._inductor.config as inductor
+
+            inductor.deterministic = self.execution.deterministic
             self.forward = torch.compile(model, dynamic=False)
 
     @property

@@ -100,6 +100,17 @@ def test_a_resume_keeps_what_memory_has_run_out_with_and_takes_the_rest_anew(
     assert merged(resumed, requested) == resumed == merged(resumed, resumed)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_compiled_step_is_deterministic_where_the_training_is(
+    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(inductor, "deterministic", not deterministic)
+    new_trainer("cpu", "device", tmp_path, replace(SETTINGS, step="compile", deterministic=deterministic))
+    assert inductor.deterministic == deterministic
+
+
 def test_switches_are_those_of_the_execution_in_its_body_alone():
     open_device(identity("cpu"), threads=1, deterministic=True)
     before = Switches.now()
