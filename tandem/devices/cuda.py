@@ -139,6 +139,7 @@ class Kind(Device):
 
     def reset_peaks(self) -> None:
         self.cuda.reset_peak_memory_stats(self.torch_device)
+        self.cuda.reset_accumulated_memory_stats(self.torch_device)  # failures of trials: devices/memory.py
 
     def memory_mib(self) -> dict[str, float]:
         bytes_by_name = {

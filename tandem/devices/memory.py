@@ -54,7 +54,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def lacked_gpu_memory() -> bool:
-    """Whether torch's allocator has run out of GPU memory in this process, or little GPU memory is free."""
+    """Whether torch's allocator has run out of GPU memory since `Device.reset_peaks`, or little GPU memory is free."""
     if not torch.cuda.is_initialized():
         return False
     return torch.cuda.memory_stats().get("num_ooms", 0) > 0 or torch.cuda.mem_get_info()[0] < NEARLY_FULL_BYTES
