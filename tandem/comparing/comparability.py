@@ -192,15 +192,12 @@ def conditions_of(run: Run, label: str) -> Iterator[str]:
 
 
 def hardware_and_settings(run: Run, threads: int | None) -> str:
-    """Return e.g. `cuda: NVIDIA H100, cuDNN's GRU, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's GRU`.
+    """Return e.g. `cuda: NVIDIA H100, 1 thread, cuDNN's GRU` or `cpu: AMD EPYC 9654, 16 threads, Tandem's GRU`.
 
     `threads`: the timed number of threads, if it differs from the training's.
     """
-    device, kernels, name = run.kind, run.timing["kernels"], short_hardware(run.hardware_name)
-    if is_accelerator(device):
-        return f"{device}: {name}, {kernels}, 1 process"
-    threads = threads or run.threads
-    return f"{device}: {name}, {threads} thread{'s' * (threads != 1)}, {kernels}"
+    threads, name = threads or run.threads, short_hardware(run.hardware_name)
+    return f"{run.kind}: {name}, {threads} thread{'s' * (threads != 1)}, {run.timing['kernels']}"
 
 
 def short_hardware(name: str) -> str:

@@ -9,7 +9,7 @@ from tandem.comparing.comparison import Side, compare
 from tandem.comparing.table import rows_of
 from tests.manifests import CPU, GPU, SPEED, changed, classified, judge, run_of, sides
 
-AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process vs cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
+AGAINST = "cuda: NVIDIA H100, 1 thread, cuDNN vs cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
 
 
 def test_a_judgement_says_how_fast_between_what_and_how_good():
