@@ -6,14 +6,14 @@ methods below are torch's own without the decorator.
 
 If a GPU is visible, torch checks before each step whether the current CUDA stream is capturing. In a CPU training this
 creates a context on the GPU: hundreds of MiB, and a process that `speed` would count as another user of the GPU. The
-check prevents captures with `capturable=False`; Trainer sets `capturable` whenever it captures.
+check prevents captures with `capturable=False`; `make_optimizer` sets `capturable` if steps are captured.
 """
 
 import math
 from inspect import unwrap
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandem.params.schema import Train
 
@@ -21,7 +21,7 @@ WARMUP_SHARE = 0.3  # share of the steps of a one-cycle in which the rate rises
 FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 250_000  # first and last rate of a one-cycle, relative to the largest
 
 
-class AdamW(torch.optim.AdamW):
+class UncompiledAdamW(torch.optim.AdamW):
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     zero_grad = unwrap(torch.optim.AdamW.zero_grad)
@@ -32,6 +32,21 @@ class AdamW(torch.optim.AdamW):
         pass
 
     _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older torch versions
+
+
+def make_optimizer(model: nn.Module, settings: Train, device: torch.device, is_captured: bool) -> UncompiledAdamW:
+    """`is_captured`: whether its steps are captured as a CUDA graph, which reads a tensor at every replay. A Python
+    number would keep its value from the capture.
+    """
+    rate = settings.learning_rate
+    return UncompiledAdamW(
+        # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
+        [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=device))],
+        lr=torch.tensor(rate, device=device) if is_captured else rate,
+        weight_decay=settings.weight_decay,
+        fused=True,
+        capturable=is_captured,
+    )
 
 
 def learning_rates(settings: Train, num_steps: int) -> Tensor:

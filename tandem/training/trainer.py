@@ -27,7 +27,7 @@ from tandem.training.batches import Batch, Split, own_rows, sequential_indices, 
 from tandem.training.execution import Execution, requested_execution
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
-from tandem.training.optimizer import AdamW, learning_rates
+from tandem.training.optimizer import learning_rates, make_optimizer
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, loss_of
@@ -70,17 +70,9 @@ class Trainer:
         is_resident = any(split.data_location == "device" for split in (train, val))
         execution = requested_execution(settings, self.device, model)
         execution = replace(execution, data_location="device" if is_resident else "host")
-        is_graph, torch_device = execution.step == "graph", self.device.torch_device
+        torch_device = self.device.torch_device
         self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))
-        self.optimizer = AdamW(
-            # A model that fits itself may have buffers alone, and AdamW refuses an empty list.
-            [*model.parameters()] or [nn.Parameter(torch.zeros(0, device=torch_device))],
-            # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
-            lr=torch.tensor(settings.learning_rate, device=torch_device) if is_graph else settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=True,
-            capturable=is_graph,
-        )
+        self.optimizer = make_optimizer(model, settings, torch_device, execution.step == "graph")
         loss = loss_of(task, settings.label_smoothing)
         self.step = Step(model, loss, self.optimizer, self.executor, settings.max_grad_norm)
         if not self.device.is_accelerator and settings.kernels == "auto" and execution.step != "compile":
