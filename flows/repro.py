@@ -47,17 +47,54 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
-    started = time.monotonic()
-    require_targets(options.more)
-    if not NEED_NO_DEVICE & set(options.more):
+    words, started = options.more, time.monotonic()
+    require_targets(words)
+    if not NEED_NO_DEVICE & {*words}:
         require_devices(load_params().devices)
-    if "--dry" in options.more:  # what would run depends on the machine and the code that this stage describes
+    if "--dry" in words:  # what would run depends on the machine and the code that this stage describes
         output_of(sys.executable, "-m", "tandem.stage", "hardware")
+    workloads, commands = dvc_commands([word for word in words if word != "--verbose"])
+    is_printed_by_dvc = bool(PRINTED_BY_DVC & {*words})
+    status, events = run_commands(commands, is_printed_by_dvc)
+    stages = {event.stage: event for event in events if event.stage}
+    reason = next((event.reason for event in events if event.outcome == "failed"), "")
+    if status == NO_ANSWER:
+        if reason:
+            raise WrongArgument(f"{reason}; `dvc stage list --name-only` lists the stages")
+        if not is_printed_by_dvc:
+            sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
+    rows, table = results(workloads) if status == DONE else ([], [])
+    if rows and "compare" not in stages and any("@" in word for word in words):
+        table.append("  these are the results of the last `compare`; `tandem repro` compares again")
+    seconds = time.monotonic() - started
+    document = {
+        "seconds": seconds,
+        "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},
+        "results": rows,
+        **({"error": reason} if reason else {}),
+    }
+    if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & {*words}:
+        return Result("", document, status)
+    ending = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
+    num_stages = counts(event.outcome for event in stages.values())
+    lines = ["", f"{ending} after {seconds:.1f} s; {num_stages}".removesuffix("; ")]
+    if status == DONE:
+        lines += ["", *table, "", *next_lines()]
+    if reason:
+        lines += [f"  output  {files.relative(LOG)}", f"error: {reason}"]
+    if status == INTERRUPTED:
+        lines.append(f"`{shlex.join(['tandem', 'repro', *words])}` continues.")
+    return Result("\n".join(lines), document, status)
+
+
+def run_commands(commands: Sequence[list[str]], is_printed_by_dvc: bool) -> tuple[int, list[StageEvent]]:
+    """Run DVC's commands until one fails. Returns the exit status of `tandem repro`, and what happened to the stages,
+    which a line for each also shows unless DVC prints its own.
+    """
     from flows import dvc_run  # imports DVC
 
     events: list[StageEvent] = []
-    workloads, commands = dvc_commands([word for word in options.more if word != "--verbose"])
-    if PRINTED_BY_DVC & set(options.more):
+    if is_printed_by_dvc:
         dvc_status = first_failure(dvc_run.run(command, events.append) for command in commands)
     else:
         with StageLines(LOG) as stage_lines:
@@ -67,38 +104,10 @@ def main(options: Namespace) -> Result:
                 stage_lines.on_event(event)
 
             dvc_status = first_failure(dvc_run.run(command, on_event, log_level="WARNING") for command in commands)
+    if any(event.is_interrupted for event in events if event.outcome == "failed"):
+        return INTERRUPTED, events
     of_dvc = {0: DONE, dvc_run.DVC_INTERRUPTED: INTERRUPTED, dvc_run.DVC_REFUSED_ARGUMENTS: NO_ANSWER}
-    status, seconds = of_dvc.get(dvc_status, FAILED), time.monotonic() - started
-    stages = {event.stage: event for event in events if event.stage}
-    failed = [event for event in events if event.outcome == "failed"]
-    failures = [event.reason for event in failed]
-    rows, table = results(workloads) if status == DONE else ([], [])
-    if rows and "compare" not in stages and any("@" in word for word in options.more):
-        table.append("  these are the results of the last `compare`; `tandem repro` compares again")
-    if failed and failed[0].is_interrupted:
-        status = INTERRUPTED
-    document = {
-        "seconds": seconds,
-        "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},
-        "results": rows,
-        **({"error": failures[0]} if failures else {}),
-    }
-    if status == NO_ANSWER and failures:
-        raise WrongArgument(f"{failures[0]}; `dvc stage list --name-only` lists the stages")
-    if status == NO_ANSWER and not PRINTED_BY_DVC & set(options.more):
-        sys.stderr.write(LOG.read_text(encoding="utf-8"))  # what DVC says of its arguments
-    if status == NO_ANSWER or {"-q", "--quiet", "--dry"} & set(options.more):
-        return Result("", document, status)
-    ending = {DONE: "Finished", INTERRUPTED: "Stopped"}.get(status, "Failed")
-    num_stages = counts(event.outcome for event in stages.values())
-    lines = ["", f"{ending} after {seconds:.1f} s; {num_stages}".removesuffix("; ")]
-    if status == DONE:
-        lines += ["", *table, "", *next_lines()]
-    if failures:
-        lines += [f"  output  {files.relative(LOG)}", f"error: {failures[0]}"]
-    if status == INTERRUPTED:
-        lines.append(f"`{shlex.join(['tandem', 'repro', *options.more])}` continues.")
-    return Result("\n".join(lines), document, status)
+    return of_dvc.get(dvc_status, FAILED), events
 
 
 def require_targets(words: Sequence[str]) -> None:
