@@ -29,7 +29,7 @@ from tandem.tasks import Task, check_loss, open_task
 from tandem.training.batches import Split
 from tandem.training.context import RunContext, num_velocities
 from tandem.training.custom_loop import LoopTrainer
-from tandem.training.execution import CPU, Execution
+from tandem.training.execution import CPU, Execution, streamed
 from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
 from tandem.training.network_checks import check_outputs, small_batch_refusal
 from tandem.training.trainer import Trainer
@@ -65,6 +65,8 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
             trainer.restore(state)
         if data_location == "device":
             trainer.executor.make_resident()  # copies both splits to the device
+        else:
+            trainer.executor.use(streamed(trainer.execution))
     if workers.count > 1:
         execute_with_workers(trainer, num_parts, context.settings.step)
     return trainer

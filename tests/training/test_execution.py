@@ -101,14 +101,12 @@ def test_a_resume_keeps_what_memory_has_run_out_with_and_takes_the_rest_anew(
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_compiled_step_is_deterministic_where_the_training_is(
-    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_compiled_step_is_deterministic_where_the_training_is(deterministic: bool, tmp_path: Path):
     import torch._inductor.config as inductor
 
-    monkeypatch.setattr(inductor, "deterministic", not deterministic)
-    new_trainer("cpu", "device", tmp_path, replace(SETTINGS, step="compile", deterministic=deterministic))
-    assert inductor.deterministic == deterministic
+    with inductor.patch(deterministic=not deterministic):
+        new_trainer("cpu", "device", tmp_path, replace(SETTINGS, step="compile", deterministic=deterministic))
+        assert inductor.deterministic == deterministic
 
 
 def test_switches_are_those_of_the_execution_in_its_body_alone():
