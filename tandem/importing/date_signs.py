@@ -18,6 +18,7 @@ from tandem.data.tables import MISSING, cast_or_none, is_number
 
 # What pandas does not guess: a fraction after a comma, a colon between a date and its time.
 ODD_SIGNS = {r"(:\d\d),(\d{1,9})\b": r"\1.\2", r"(\d{4}):(\d\d:\d\d)": r"\1 \2"}
+END_OF_DAY = r"\b24:00"
 OFFSET = r"^(.*:\d\d.*?)\s*(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
 
 
@@ -43,7 +44,7 @@ class DateCells:
             self.formats = [] if is_iso else formats_of(self.example)
             self.decisive = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
         for form in [*self.formats]:
-            is_wrong = pd.to_datetime(dates, format=form, errors="coerce").isna()
+            is_wrong = to_times(dates, form).isna()
             if is_wrong.any():
                 self.formats.remove(form)
                 self.decisive = self.decisive or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
@@ -80,13 +81,21 @@ def without_offset(cells: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(cells, OFFSET, r"\1")
 
 
+def to_times(dates: pd.Series, form: str) -> pd.Series:
+    """The dates of one format; NaT for others. 24:00 is the end of the day, as meters write it."""
+    if "%H" not in form or not (ends := dates.str.contains(END_OF_DAY, na=False)).any():
+        return pd.to_datetime(dates, format=form, errors="coerce")
+    starts = pd.to_datetime(dates.str.replace(END_OF_DAY, "00:00", regex=True), format=form, errors="coerce")
+    return starts + pd.to_timedelta(ends.astype(int), "D")
+
+
 def formats_of(cell: str) -> list[str]:
     """The formats that read a date with a year of four digits and a day. If it is numbers and the year is not the first
     of them, the day comes first in one, and the month in the other, unless one of them is above 12.
     """
     if is_number(cell) or not re.search(r"\d{4}", cell):  # fast
         return []
-    date = without_offset(pa.array([cell]))[0].as_py()
+    date = re.sub(END_OF_DAY, "00:00", without_offset(pa.array([cell]))[0].as_py())
     # pandas guesses only times in the morning, with large letters.
     date = re.sub(r"\b\d{1,2}(:[\d:.]+ ?)[AP]M\b", r"01\1AM", date, flags=re.IGNORECASE)
     with warnings.catch_warnings(action="ignore"):
@@ -101,7 +110,7 @@ def formats_of(cell: str) -> list[str]:
 def as_iso(cells: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
     """The dates of a column as ISO 8601, with their offset from UTC; other cells stay."""
     texts = pc.utf8_trim_whitespace(cells)
-    stamps = pd.to_datetime(without_offset(texts).to_pandas(), format=form, errors="coerce")
+    stamps = to_times(without_offset(texts).to_pandas(), form)
     times = pa.chunked_array([pa.array(stamps.to_numpy("datetime64[us]"), from_pandas=True)], pa.timestamp("us"))
     kind = pa.timestamp("us" if "%f" in form else "s") if "%H" in form or "%I" in form else pa.date32()
     has_offset = pc.match_substring_regex(texts, OFFSET)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tandem.importing import shapes
-from tandem.importing.date_signs import formats_of
+from tandem.importing.date_signs import as_iso, formats_of
 from tests import refusals
 from tests.own_tables import clips, planned, refusal, saved, series, text_table
 
@@ -66,6 +67,19 @@ def test_prices_as_a_web_page_shows_them_are_read(tmp_path: Path, form: str):
     reread.loc[7, "Vol."] = true.loc[7, "Vol."]
     assert (pd.to_datetime(reread["Date"]).dt.normalize() == true["Date"]).all()
     np.testing.assert_allclose(reread.drop(columns="Date"), true.drop(columns="Date"), rtol=1e-12)
+
+
+@pytest.mark.parametrize("day", ["%m/%d/%Y", "%d.%m.%Y"])
+def test_hour_24_is_the_end_of_the_day(tmp_path: Path, day: str):
+    """As grid operators write the hour that ends; it was refused with code that pandas refuses too."""
+    hours = pd.date_range("2024-01-01", periods=24 * 40, freq="h")
+    ends = [f"{hour.strftime(day)} {hour.hour + 1:02}:00" for hour in hours]
+    load = 1000 + 100 * np.sin(np.arange(len(hours)) * np.pi / 12)
+    plan = planned(saved(pd.DataFrame({"Hour Ending": ends, "load": load.round(3)}), tmp_path / "t.csv"))
+    assert plan.workload.preprocess.interval == "1h" and plan.summary["num_grid_points"] == len(hours)
+    assert plan.summary["num_missing"] == 0
+    iso = as_iso(pa.chunked_array([ends]), f"{day} %H:%M")
+    assert list(pd.to_datetime(iso.to_pandas())) == list(hours + pd.Timedelta("1h"))
 
 
 def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_path: Path):
