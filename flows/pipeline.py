@@ -12,7 +12,7 @@ preset, or a workload or device that params.yaml does not list, so none of these
 This process reads the lines and shows them in Prefect (`StageRuns`). The stages do not wait for it: their output waits
 in a pipe. If Prefect's server is lost, only the display is lost.
 
-Cancel of the run: Prefect's runner sends SIGTERM to this process, whose handler raises TerminationSignal in
+Cancel of the run: Prefect's runner sends SIGTERM to this process, and Prefect's handler raises its TerminationSignal in
 `processes.run`. Cancel of a stage's flow run: `check_cancelled` asks the server every two seconds and raises
 StageCancelled there. Both end the process group of flows.dvc_run: SIGINT, after 12 s SIGTERM, after 6 s SIGKILL
 (`processes.stop`). If this process is killed, the kernel sends SIGTERM to flows.dvc_run, and the stages notice that DVC
@@ -112,14 +112,14 @@ def pipeline(
         return result
     except KeyboardInterrupt:
         return Cancelled(message=f"stopped by Ctrl+C; {RESUME}")
-    except StageCancelled as stage:
-        return Cancelled(message=f"{stage} was cancelled; {RESUME}")
+    except StageCancelled as cancelled:
+        return Cancelled(message=f"{cancelled} was cancelled; {RESUME}")
 
 
 def execute(plan: RunPlan, stage_runs: "StageRuns") -> State:
     for command in plan.commands:
         print(f"dvc {shlex.join(command)}")
-    # Not the stage's own flow run, which begins after the stage.
+    # The pipeline's flow run: a stage's own begins after the stage.
     environment = {**os.environ, "TANDEM_FLOW_RUN_ID": str(stage_runs.pipeline_run.id)}
     child = ["flows.dvc_run", *map(shlex.join, plan.commands)]
     status = processes.run(child, stage_runs.take, stage_runs.check_cancelled, environment=environment)

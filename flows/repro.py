@@ -9,7 +9,7 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
     tandem repro --verbose                  # print everything
     tandem repro --dry                      # only list what would run
 
-Exit status: 0 done, 1 a stage failed.
+Exit status: 0 done, 1 a stage failed, 2 a wrong argument, 130 stopped by Ctrl+C.
 """
 
 import os

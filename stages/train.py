@@ -42,7 +42,6 @@ from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext
 from tandem.training.execution import EAGERLY
-from tandem.training.executor import OutOfMemory
 from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, process_group, workers_sentence
@@ -56,7 +55,7 @@ def main(workload: str, device: str, *seeds: str) -> None:
         for context in contexts:
             try:
                 train(context, workers, interruption)
-            except (ValueError, OSError, OutOfMemory) as error:
+            except (ValueError, OSError) as error:
                 if not context.is_replicate:
                     raise
                 errors.append(f"seed {context.seed}: {sentence_of(error)}")
@@ -73,9 +72,8 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
             context = context.with_evaluate(record.at_start["evaluate"])
             if not trainer.epochs_done:
                 choose_settings(context, trainer, record)
-            elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):
-                record.summary_lines["threads"] = sentence
-                print(sentence, flush=True)
+            elif not record.is_finished:
+                choose_threads(context, trainer, record)
             connect_workers(context, trainer, record, workers)
             write_run_info(context, trainer, record, inputs.values, run_dir)
             if record.history:  # the run directory may have been removed, or the process killed before it wrote these
@@ -118,12 +116,12 @@ def locked_training(
         workers.broadcast(state)
         with open_run_dir(state["record"]["run_key"], "train") as run_dir:
             yield checkpoint, state, run_dir
-    write_mlflow_record(context, run_dir)
-    if "DVC_STAGE" in os.environ:
-        output = context.measured_dir.parent  # with the folders of all seeds
-        checkpoint.mark_ended(None if context.is_replicate else output)
-    else:
-        checkpoint.remove()
+        write_mlflow_record(context, run_dir)
+        if "DVC_STAGE" in os.environ:
+            output = context.measured_dir.parent  # with the folders of all seeds
+            checkpoint.mark_ended(None if context.is_replicate else output)
+        else:
+            checkpoint.remove()
 
 
 def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -170,6 +168,13 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     record.summary_lines |= notes
 
 
+def choose_threads(context: RunContext, trainer: Trainer, record: Record) -> None:
+    """After a resume: the number of threads may have to be chosen anew."""
+    if sentence := auto.open_threads(trainer, context.hardware):
+        record.summary_lines["threads"] = sentence
+        print(sentence, flush=True)
+
+
 def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.settings.probe:
@@ -180,7 +185,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     else:
         record.probe, record.not_probed = result.numbers(), result.missing_reasons
         record.bound = {"bound": result.bottleneck, "advice": result.advice()}
-        record.summary_lines = {"bound": result.sentence(), "memory": result.memory_sentence()}
+        record.summary_lines |= {"bound": result.sentence(), "memory": result.memory_sentence()}
         if missing := result.missing_sentence():
             record.summary_lines["not_measured"] = missing
     print(record.summary_lines["bound"], flush=True)

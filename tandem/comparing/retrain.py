@@ -36,7 +36,7 @@ from tandem.tracking.results import realized_settings
 from tandem.training import auto, inference
 from tandem.training.context import RunContext
 from tandem.training.execution import Execution
-from tandem.training.executor import Executor, OutOfMemory, translate_oom
+from tandem.training.executor import Executor, translate_oom
 from tandem.training.opening import open_trainer
 from tandem.training.trainer import Epoch, Trainer, snapshot
 
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         contexts = [RunContext.of(options.workload, options.device, seed) for seed in options.seeds]
         results = [retrain(context, perturbation, options) for context in contexts for perturbation in options.perturb]
         files.write_json(options.out, results, is_durable=False)
-    except (ValueError, OSError, OutOfMemory) as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -14,7 +14,8 @@ import torch.
 A training asks whether a built network has these attributes; an own network may have them too:
 
     checkpoint_activations         whether it recomputes activations; set to True if memory runs out (executor.py)
-    fit_initial(splits, ...)       initializes weights from train and val before the first step (context.py)
+    fit_initial(splits, ...)       initializes weights from train and val before the first step (opening.py); baselines
+                                   then know val too
     selection(), describe_selection(score_name)    which candidate it chose, for train.json and the terminal
 
 Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.

@@ -76,17 +76,22 @@ class Inputs:
     def lasting_changes(self) -> list[str]:
         """Return what `changed` returns, after waiting UNDO_SECONDS for the changes to be undone.
 
-        A change of the data is returned at once: the last epoch may have read it.
+        A change of the packed data is returned at once.
         """
         deadline, is_told = time.monotonic() + UNDO_SECONDS, False
         while (changed := self.changed()) and time.monotonic() < deadline:
-            if any(relative(path) in words for path in self.digests for words in changed):
+            if self.has_other_data():
                 break
             if not is_told:
                 print(f"waiting {UNDO_SECONDS:.0f} s for a change to be undone: {' and '.join(changed)}", flush=True)
                 is_told = True
             time.sleep(0.2)
         return changed
+
+    def has_other_data(self) -> bool:
+        """Whether a file of the packed data was written: the last epoch may have read it."""
+        packed = files.packed_dir(*self.training_key[:2])
+        return any(stamp != self.stamps[path] for path, stamp in self.stamp().items() if path.parent == packed)
 
     def changed(self) -> list[str]:
         """Return descriptions of the changed inputs, e.g. "parameters (params.yaml)"; empty if nothing changed."""

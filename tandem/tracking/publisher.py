@@ -56,7 +56,7 @@ class Publication:
 
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
-        self.published: tuple[dict[str, int], bool] | None = None  # of the files that are published
+        self.published_state: tuple[dict[str, int], bool] | None = None  # of the files that are published
         self.has_failed, self.retry_at = False, 0.0  # of the last attempt, and the time of the next one
         self.info: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
@@ -70,22 +70,22 @@ class Publication:
         """
         try:
             with locked(STATE / "publishing.lock"):
-                self.published = self.state_of_files()  # first: the next call publishes what is written from now on
-                _, has_writer = self.published
+                self.published_state = self.state_of_files()  # first: what is written later is published next time
+                _, has_writer = self.published_state
                 path = self.folder / "run.json"
                 if path.exists():  # otherwise the stage has not written it yet, or it was just published and removed
                     self.publish_new(read_json(path, fix=f"`rm -r {relative(self.folder)}` discards it"), has_writer)
                 if not has_writer and not run_dir.remove(self.folder):
-                    self.published = None  # another process holds its lock; try again
+                    self.published_state = None  # another process holds its lock; try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
-            problem, self.published, self.info = explain(error), None, {}
+            problem, self.published_state, self.info = explain(error), None, {}
             write_json(self.folder / IN_MLFLOW, {**self.ids, **problem})
             return problem
         return {}
 
     def publish_if_due(self) -> None:
         """Publish if there is something new; after an error, not before RETRY_SECONDS."""
-        if self.published == self.state_of_files() or time.monotonic() <= self.retry_at:
+        if self.published_state == self.state_of_files() or time.monotonic() <= self.retry_at:
             return
         problem = self.publish()
         self.has_failed = bool(problem)
@@ -308,8 +308,8 @@ def publish_until_idle(dvc_process: Any) -> None:
             publication.publish_if_due()
         is_idle = now - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
         # A published directory has been removed. So those that are still here have failed, or were not tried yet.
-        have_all_failed = all(publication.has_failed for publication in publications.values())
-        if is_idle and not has_writer and have_all_failed:
+        only_failed_left = all(publication.has_failed for publication in publications.values())
+        if is_idle and not has_writer and only_failed_left:
             if client is None and not folders:
                 client = client_or_none([])
             for problem in publish_other_scores(client) if client else ():

@@ -118,14 +118,14 @@ class Recorder:
         changed = self.inputs.lasting_changes()
         if not changed:
             return
-        workload, packed = self.context.workload, files.packed_dir(self.context.workload, self.context.requested)
-        if not any(files.relative(packed) in words for words in changed):
-            self.save()  # not if the packed data changed, because this epoch may have read the new data
+        if not self.inputs.has_other_data():  # which this epoch may have read
+            self.save()
         path = files.relative(self.checkpoint.path)
+        changes = f"{' and '.join(changed)} of {self.context.workload}"
         raise ValueError(
-            f"{' and '.join(changed)} of {workload} changed during the training, so a result would match neither "
-            f"version; the checkpoint is kept ({path}): undo the change and run again to resume from it, or run "
-            "`dvc repro` again to train with the current files"
+            f"{changes} changed during the training, so a result would match neither version; the checkpoint is kept "
+            f"({path}): undo the change and run again to resume from it, or run `dvc repro` again to train with the "
+            "current files"
         )
 
     def save_if_due(self, epochs_done: int, is_interrupted: bool) -> None:

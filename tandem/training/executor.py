@@ -37,7 +37,7 @@ from tandem.training.batches import Batch, Split
 from tandem.training.execution import EAGERLY, ON_CPU, Execution, cheaper, merged, without_graph
 
 Result = TypeVar("Result")
-CLOSE_OTHERS = "close other programs that use the memory (`make doctor` lists commands) and run the same command again"
+CLOSE_OTHERS = "close other programs that use the memory (`tandem doctor` says how) and run the same command again"
 FREED = "freed the cached memory of the allocators"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 

@@ -1,7 +1,7 @@
 """The steps of an epoch as CUDA graphs. All inputs are on the device, so the host only replays a graph per step.
 
     order (N,), random draws, learning rates    copied once per epoch into static tensors (their memory never moves)
-    batch_index                                 scalar on the device: the batches of the epoch so far
+    batch_index                                 (1,) on the device: the batches of the epoch so far
 
 `take_next` reads the next batch of the order, applies its random draws, sets the learning rate, updates the weights,
 adds the loss to `loss_sum` and 1 to `batch_index`, and keeps the norm of the gradients. It is captured once for full

@@ -54,7 +54,7 @@ class Epoch:
     val_score: float
     training: Measurement
     validation: Measurement
-    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
+    digests: dict[str, str]  # sha256 of the weights after it, the batch order and the random draws
     scalars: dict[str, float] = field(default_factory=dict)  # what else it measured, each a line of QUANTITIES
 
 
@@ -254,7 +254,7 @@ class Trainer:
         return {}, dict.fromkeys(("gradient_norm", "max_gradient_norm"), self.why_no_steps or reason)
 
     def add_memory_of_graphs(self, training: Measurement) -> None:
-        """A replay allocates nothing: it uses the graph's own memory, which the capture allocated."""
+        """The peak is at least that of the capture: a replay allocates nothing, it uses the memory of its graph."""
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
 
