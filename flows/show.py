@@ -146,13 +146,16 @@ def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any
 def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
-    """A row per device. `params`: those that differ from the last commit. `changed`: the inputs that did so after
+    """A row per device. `params`: those that differ from the last commit, or from the workspace if the workload
+    is not committed. `changed`: the inputs that did so after
     the result. `update`: the command that replaces an outdated result, or measures its times here. `state`: why there
     is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
     committed = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
+    if workload not in content(committed, "params", "params.yaml"):  # new since then
+        committed = experiments[0]  # the workspace
     before, params = (params_in_force(workload, source) for source in (committed, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
     empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}

@@ -1,8 +1,8 @@
 """List the stages that `tandem repro` would run, and what has changed for each.
 
 `dvc status` always lists the stage `hardware`, which runs every time. This command runs it first, because the other
-stages depend on the machine and the code that it describes, and leaves it out. If the results are of another machine,
-one line for each workload says so, with the number of stages that run again for it.
+stages depend on the machine and the code that it describes, and leaves it out. If a workload has no results here, or
+those of another machine, one line says so, with the number of stages that run.
 
     tandem status
 
@@ -52,6 +52,10 @@ def main(options: Namespace) -> Result:
     for workload in params.workloads:
         items = {workload, *(f"{workload}-{device}" for device in params.devices)}
         stages = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
+        if stages and not any((files.runs_dir(workload, device) / "train").exists() for device in params.devices):
+            lines.append(f"{workload}: no results here ({len(stages)} stages)")
+            changed |= dict.fromkeys(stages, [])
+            continue
         if not any(entry.startswith(f"{DEVICES}/") for entry in chain(*stages.values())):
             continue
         rest = {name: [entry for entry in inputs if not entry.startswith(DEVICES)] for name, inputs in stages.items()}

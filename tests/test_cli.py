@@ -342,6 +342,10 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     assert done.returncode == 1
     assert set(json.loads(done.stdout)["outdated"]) == {"evaluate@tiny-cpu", "compare"}
     assert dvc(project, "repro", "--dry").returncode == 0
+    shutil.rmtree(project / "results/runs")
+    shutil.rmtree(project / "data")
+    first, *others = tandem(project, "status").stdout.splitlines()
+    assert first == "tiny: no results here (7 stages)" and len(others) == 2, "compare, and the number of stages"
 
 
 def test_a_dry_run_lists_the_stages_whose_code_has_changed(trained: Path, tmp_path: Path):

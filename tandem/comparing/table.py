@@ -48,6 +48,7 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "code": lambda digests: digests and digest(digests),
     "packed data": lambda digests: digests and digest(digests),
     "CPU share of other processes": lambda share: "-" if share is None else f"{share:.0%}",
+    "threads that waited for a core": lambda waiting: "-" if waiting is None else f"{waiting:.2g}",
 }
 
 

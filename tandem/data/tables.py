@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tandem.files import relative
-from tandem.terminal.messages import nearest
+from tandem.terminal.messages import similar
 
 if TYPE_CHECKING:
     import pandas
@@ -208,7 +208,8 @@ def columns_to_read(name: str, header: list[str], columns: list[str]) -> list[st
     counts = Counter(header)
     for column in columns:
         if column not in counts:
-            raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
+            hint = similar(column, header) or ";"
+            raise ValueError(f"{name} has no column {column!r}{hint} it has {', '.join(header)}")
     split = split_column(header, columns)
     with_split = [*columns, *([split] if split else [])]
     for column in with_split:

@@ -136,11 +136,12 @@ def model_of(name: str) -> tuple[Path, str, Run | None]:
     folder = files.seed_dir(workload, device, "train", "result", params.seeds[0])
     if not (folder / "model.json").is_file():
         problem = f"{files.relative(folder)} has no model"
-        names = " or ".join(f"{workload}@{requested}" for requested in params.devices)
+        others = " or ".join(f"{workload}@{requested}" for requested in params.devices if requested != device)
         if device not in params.devices:
             here = f"params.yaml has `devices: [{', '.join(params.devices)}]`"
-            raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {names}")
-        raise ValueError(f"{problem}; train it with `dvc repro`, or name another device of params.yaml: {names}")
+            raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {others}")
+        or_name = f", or name another device of params.yaml: {others}" if others else ""
+        raise ValueError(f"{problem}; train it with `tandem repro {workload}`{or_name}")
     try:
         run = open_folder(folder)
     except (ValueError, OSError):  # a model without its record predicts too

@@ -197,7 +197,7 @@ def available_runs() -> str:
     entries = [entry for entry in search(experiments()) if is_training(entry)]
     names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))
     if not names:
-        return "it has no finished run; run `dvc repro`, or set MLFLOW_TRACKING_URI to the store with the runs"
+        return "it has none at all; run `dvc repro`, or set MLFLOW_TRACKING_URI to the store with the runs"
     more = f" and {len(names) - NUM_LISTED} more" if len(names) > NUM_LISTED else ""
     return f"the latest are {', '.join(names[:NUM_LISTED])}{more}"
 

@@ -122,7 +122,7 @@ def test_a_name_without_a_run_gets_one_sentence_and_makes_no_store(project: Path
         (("verify", "teeny@cpu"), "'teeny' is not a workload of params.yaml"),
         (("compare", "tiny@cpu", "teeny@cpu"), "did you mean 'tiny'?"),
         (("verify", "tiny"), "'tiny' is neither a run nor an existing file"),
-        (("verify", "tiny@cpu"), "has no finished run 'tiny@cpu'; it has no finished run; run `dvc repro`"),
+        (("verify", "tiny@cpu"), "has no finished run 'tiny@cpu'; it has none at all; run `dvc repro`"),
         (("compare", "0123abcd", "tiny@cpu"), "has no run '0123abcd'"),
     ):
         result = tandem(other, *words, check=False)

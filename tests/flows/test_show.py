@@ -232,7 +232,7 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
     git(project, "commit", "-qm", "a preset", "params.yaml")
     sets = ("-S", "preset=small", "-S", "tiny.train.epochs=5")
     output = dvc(project, "exp", "run", "--name", "preset", *sets).stdout
-    assert "tiny: preset small sets train.epochs=4\n" in output and "(train.epochs: 3 before, 4 now)" in output
+    assert "tiny: preset small sets train.epochs=4\n" in output
     rows = shown_rows(project)
     assert rows["preset"]["score"] and rows["preset"]["params"] == {"train.epochs": 4}
     commit(project)
@@ -243,8 +243,7 @@ def test_a_score_has_the_parameters_that_made_it(project: Path):
     trained = {"seeds": [0], "train.epochs": 4, "train.learning_rate": 0.01}
     assert rows["main"]["params"] == rows["here, now"]["params"] == trained
     git(project, "checkout", "-q", "params.yaml")
-    differs = "(seeds: [0] before, [5] now; train.epochs: 4 before, 3 now; train.learning_rate: 0.01 before, 1e-09 now)"
-    assert differs in dvc(project, "repro").stdout
+    dvc(project, "repro")
     assert shown_rows(project)["here, now"]["params"] == {}
 
 
@@ -273,6 +272,8 @@ def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     before = {path: (project / path).read_text() for path in TRACKED}
     output = tandem(project, "repro", "other").stdout
     assert "evaluate@other-cpu" in output and "tiny" not in output
+    [row] = json.loads(tandem(project, "show", "other", "--json").stdout)["other"]
+    assert row["params"] == {} and row["score"]
     for path, content in before.items():
         after = (project / path).read_text()
         assert "other" in after and after != content

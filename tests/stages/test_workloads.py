@@ -218,7 +218,7 @@ def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kin
     lists = pd.read_csv(kinds / "workloads/waves/data/waves.csv").drop(columns="time").apply(lambda cells: [[*cells]])
     lists.to_parquet(tmp_path / "lists.parquet")
     result = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
-    words = "lists.parquet as one long table has no column 'time'; accepted: "
+    words = "lists.parquet as one long table has no column 'time'; it has "
     assert result.returncode == 1 and words in result.stdout, result.stdout
 
 
