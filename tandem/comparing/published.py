@@ -90,7 +90,7 @@ def references(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) ->
     for reference in sorted(map(open_entry, entries), key=lambda reference: distance(reference, own_runs[0])):
         if changed_parameters := parameters(reference.run, own_runs[0]):
             more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
-            reasons.append(f"published with other parameters ({', '.join(changed_parameters[:3])}{more})")
+            reasons.append(f"the published result has other parameters ({', '.join(changed_parameters[:3])}{more})")
         reasons += (changed_data := list(map(str, data_differences(reference.run, own_runs[0]))))
         if not changed_parameters and not changed_data:
             verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
