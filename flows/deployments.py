@@ -40,14 +40,14 @@ from tandem.params.reading import read_yaml
 from tandem.terminal.command import CommandError
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
-# (flow, description, tags, schedule). A deployment has the name of its flow. The last one is created last: when it
+# (flow, description, tags, the hour at which it runs every day). A deployment has the name of its flow. The last one is created last: when it
 # exists, all exist, and `tandem ui` is ready.
-DEPLOYMENTS: tuple[tuple[Any, str, list[str], str | None], ...] = (
+DEPLOYMENTS: tuple[tuple[Any, str, list[str], int | None], ...] = (
     (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
     (verify, "Run a recorded training again and compare the result. Default: the latest of each workload and device.",
-     ["verify"], "0 4 * * *"),
+     ["verify"], 4),
     (pipeline, "Run the stages that changed since the last run. Values other than params.yaml's make a DVC experiment.",
-     ["train"], "0 2 * * *"),
+     ["train"], 2),
 )  # fmt: skip
 USER_FIELDS = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
@@ -75,13 +75,13 @@ def register(runner: Runner) -> dict[str, UUID]:
     ids: dict[str, UUID] = {}
     timezone = local_timezone()
     with prefect_client(timeout=30.0) as client:
-        for flow, description, tags, cron in DEPLOYMENTS:
-            at_night = f" Unless you change the schedule, every night at 0{cron[2]}:00 ({timezone})." if cron else ""
+        for flow, description, tags, hour in DEPLOYMENTS:
+            at_night = f" Unless you change the schedule, every night at {hour:02}:00 ({timezone})." if hour else ""
             deployment = flow.to_deployment(
                 flow.name,
                 description=description + at_night,
                 tags=tags,
-                schedule=Cron(cron, timezone=timezone) if cron else None,
+                schedule=Cron(f"0 {hour} * * *", timezone=timezone) if hour else None,
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
             with suppress(ObjectNotFound):
