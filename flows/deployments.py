@@ -40,8 +40,8 @@ from tandem.params.reading import read_yaml
 from tandem.terminal.command import CommandError
 
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
-# (flow, description, tags, the hour at which it runs every day). A deployment has the name of its flow. The last one is created last: when it
-# exists, all exist, and `tandem ui` is ready.
+# (flow, description, tags, the hour at which it runs every day). A deployment has the name of its flow. The last one is
+# created last: when it exists, all exist, and `tandem ui` is ready.
 DEPLOYMENTS: tuple[tuple[Any, str, list[str], int | None], ...] = (
     (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
     (verify, "Run a recorded training again and compare the result. Default: the latest of each workload and device.",
