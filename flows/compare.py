@@ -2,10 +2,10 @@
 
 A RUN is one of
 
-    sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained with it
-    sign@cpu-0            the latest run with this seed only
-    1a2b3c4d              the id of an MLflow run or its first digits; the id of a parent run means all its seeds
-    results/runs/sign/cpu the folder of a run or of all its seeds, including one copied from another machine
+    sign@cpu, sign@cuda     the latest finished run of workload@device in MLflow, with the seeds trained with it
+    sign@cpu-0              the latest run with this seed only
+    1a2b3c4d                the id of an MLflow run or its first digits; the id of a parent run means all its seeds
+    results/runs/sign/auto  the folder of a run or of all its seeds, including one copied from another machine
 
 MLflow is the project's own store, or the server that MLFLOW_TRACKING_URI names. If two machines train with one server,
 either of them can compare both. This command trains and measures nothing. It prints:

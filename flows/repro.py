@@ -7,7 +7,7 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
     tandem repro sign                       # one workload on all devices and seeds, and the report
     tandem repro evaluate@sign-auto         # one stage, and what it needs
     tandem repro --verbose                  # print everything
-    tandem repro --dry                      # only list what would run
+    tandem repro --dry                      # only list what would run, where everything has run before
 
 Exit status: 0 done, 1 a stage failed, 2 a wrong argument, 130 stopped by Ctrl+C.
 """

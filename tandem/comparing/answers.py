@@ -45,10 +45,11 @@ def speed(comparisons: Sequence[Comparison]) -> str:
 
 def repeated(comparisons: Sequence[Comparison]) -> str:
     """Which workloads repeat the published results, by the strongest verdict on each."""
-    nothing = "no published result to repeat"
-    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, nothing)}
+    no_seed, nothing = "no run here has the published seed", "no published result to repeat"
+    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed, nothing)}
     for comparison in comparisons:
         verdicts = [reference.verdict.name for reference in comparison.references if reference.verdict]
-        by_verdict[min(verdicts, key=list(STATUS).index, default=nothing)].append(comparison.workload)
+        best = min(verdicts, key=list(STATUS).index, default=no_seed if comparison.references else nothing)
+        by_verdict[best].append(comparison.workload)
     texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]
     return f"Compared with the published results: {'; '.join(texts)}."

@@ -181,7 +181,7 @@ class Side:
     def summaries(self) -> list[str]:
         """What the score is worth: compared with what a score of 0 stands for, if `evaluate` gives the score's interval
         (a forecast's score is the share of persistence's error that it removes); and the baselines that it does not
-        beat.
+        beat, or else the strongest one.
         """
         sentences, zero = list[str](), self.first.task_attributes["zero"].partition(":")[0]
         low, high = (self.metrics.get(f"{self.score_name}_{end}") for end in ("low", "high"))
@@ -193,6 +193,8 @@ class Side:
             sentences.append(f"Does not beat {' or '.join(higher)}")
         if equal := [text for text, value in baselines if self.score == value]:
             sentences.append(f"The same score as {' and '.join(equal)}")
+        if baselines and not sentences:
+            sentences.append(f"Above {baselines[0][0]}, the strongest baseline")
         return sentences
 
 
