@@ -77,7 +77,7 @@ def write(name):
     run.save_epochs(epochs(340))
     run.add_metrics({{"test/accuracy": 0.5}})
     run.add_model(0.5, {{"train": "x"}}, "")
-    write_json(run.folder / "train.end.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
+    write_json(run.folder / "train.end.json", {{**run.stage_end, "status": "FINISHED", "ms": run_dir.now_ms()}})
     return run.folder
 
 def kill_before(call):
