@@ -101,7 +101,7 @@ def batch_independence(subject: Subject) -> Finding:
             f"in eval mode the place of a sequence in the batch changes its output by {by_place:.2g} of the largest "
             "one, so predictions depend on the order of the sequences; the first dimension is the batch (B, T, F)",
         )
-    return Finding("pass", f"{summary}, and its place by {by_place:.2g}, which is rounding")
+    return Finding("pass", f"{summary}, and its place in the batch by {by_place:.2g}, which is rounding")
 
 
 def devices(subject: Subject) -> Finding:
