@@ -76,12 +76,15 @@ def register(runner: Runner) -> dict[str, UUID]:
     timezone = local_timezone()
     with prefect_client(timeout=30.0) as client:
         for flow, description, tags, hour in DEPLOYMENTS:
-            at_night = f" Unless you change the schedule, every night at {hour:02}:00 ({timezone})." if hour else ""
+            at_night, schedule = "", None
+            if hour is not None:
+                at_night = f" Unless you change the schedule, every night at {hour:02}:00 ({timezone})."
+                schedule = Cron(f"0 {hour} * * *", timezone=timezone)
             deployment = flow.to_deployment(
                 flow.name,
                 description=description + at_night,
                 tags=tags,
-                schedule=Cron(f"0 {hour} * * *", timezone=timezone) if hour else None,
+                schedule=schedule,
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
             with suppress(ObjectNotFound):

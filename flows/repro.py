@@ -56,6 +56,7 @@ def main(options: Namespace) -> Result:
     workloads, commands = dvc_commands([word for word in words if word != "--verbose"])
     is_printed_by_dvc = bool(PRINTED_BY_DVC & {*words})
     status, events = run_commands(commands, is_printed_by_dvc)
+    seconds = time.monotonic() - started
     stages = {event.stage: event for event in events if event.stage}
     reason = next((event.reason for event in events if event.outcome == "failed"), "")
     if status == NO_ANSWER:
@@ -66,7 +67,6 @@ def main(options: Namespace) -> Result:
     rows, table = results(workloads) if status == DONE else ([], [])
     if rows and "compare" not in stages and any("@" in word for word in words):
         table.append("  these are the results of the last `compare`; `tandem repro` compares again")
-    seconds = time.monotonic() - started
     document = {
         "seconds": seconds,
         "stages": {name: {"outcome": event.outcome, "seconds": event.seconds} for name, event in stages.items()},

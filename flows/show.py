@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 from flows.processes import output_of
-from flows.status import DEVICES, KINDS, kinds_of_changes
+from flows.status import DEVICES, KINDS, has_result, kinds_of_changes
 from tandem import files
 from tandem.devices.hardware import detect_hardware
 from tandem.params.loading import block_in_force, choose_preset, load_params
@@ -146,17 +146,16 @@ def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any
 def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
-    """A row per device. `params`: those that differ from the last commit, or from the workspace if the workload
-    is not committed. `changed`: the inputs that did so after
-    the result. `update`: the command that replaces an outdated result, or measures its times here. `state`: why there
-    is no score.
+    """A row per device. `params`: those that differ from the last commit, or from the workspace if the workload is not
+    committed. `changed`: the inputs that did so after the result. `update`: the command that replaces an outdated
+    result, or measures its times here. `state`: why there is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = "running" if is_here and status is None else experiment["state"]
-    committed = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
-    if workload not in content(committed, "params", "params.yaml"):  # new since then
-        committed = experiments[0]  # the workspace
-    before, params = (params_in_force(workload, source) for source in (committed, experiment))
+    reference = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
+    if workload not in content(reference, "params", "params.yaml"):  # new since that commit
+        reference = experiments[0]  # the workspace
+    before, params = (params_in_force(workload, source) for source in (reference, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
     empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
@@ -194,10 +193,6 @@ def rows_of(
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
             yield {**row, "state": NOT_COMPARED}
-
-
-def has_result(workload: str, requested: str, stage: str) -> bool:
-    return (files.runs_dir(workload, requested) / stage / "result").exists()
 
 
 def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def main(options: Namespace) -> Result:
     for workload in params.workloads:
         items = {workload, *(f"{workload}-{device}" for device in params.devices)}
         stages = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
-        if stages and not any((files.runs_dir(workload, device) / "train").exists() for device in params.devices):
+        if stages and not any(has_result(workload, device, "train") for device in params.devices):
             lines.append(f"{workload}: no results here ({len(stages)} stages)")
             changed |= dict.fromkeys(stages, [])
             continue
@@ -66,6 +66,10 @@ def main(options: Namespace) -> Result:
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
     lines = [textwrap.shorten(line, MAX_LETTERS, placeholder=" ...") for line in lines]
     return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
+
+
+def has_result(workload: str, requested: str, stage: str) -> bool:
+    return (files.runs_dir(workload, requested) / stage / "result").exists()
 
 
 def differences(workload: str, devices: Sequence[str]) -> str:

@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from tandem import files
 from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, trial
+from tandem.importing.wide import schema_of
 from tandem.params.loading import load_params, load_workload
 from tandem.runs.inputs import other_code, other_parameters
 from tandem.runs.run import Run, open_folder
@@ -102,7 +102,7 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
                     f"{path} has no column {columns.step!r}, by which the training data was cut or resampled; add it"
                 )
             of_text = [sequence, *(name for name in texts if name != columns.sequence)]
-            has_ids = columns.sequence in {*parquet.read_schema(table).names} - {sequence}
+            has_ids = columns.sequence in {*schema_of(table).names} - {sequence}
             of_text += [columns.sequence] * has_ids
             cells = pa.table(read_table(table, of_text, features, [step]).columns).to_pandas()
             if has_ids:  # a file may have several sequences

@@ -100,15 +100,3 @@ def run(stage: str, item: list[str]) -> None:
         gc.freeze()
         gc.enable()
     module.main(*item)
-
-
-def exit_at_once(ending: list[int]) -> None:
-    """End the process with the status in `ending`. If `ending` is empty, return, so that Python shows its error.
-
-    Python's normal exit takes 0.5 s to tear down torch's modules. Nothing that must run is skipped: this is the first
-    function registered with `atexit`, so it runs last.
-    """
-    if ending:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ending[0])
