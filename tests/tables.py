@@ -4,8 +4,10 @@ A table lies between two marks of its name, `<!-- name -->` and `<!-- end of nam
 written by hand.
 """
 
+import ast
 import json
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -40,9 +42,25 @@ def figures() -> str:
     return "\n".join(lines)
 
 
+def loop() -> str:
+    """The source of an epoch and of a step, without docstrings."""
+    functions = {"trainer.py": "train_epoch", "step.py": "take_step"}
+    sources = [without_docstring(ROOT / "tandem/training" / module, function) for module, function in functions.items()]
+    return "```python\n" + "\n\n".join(sources) + "\n```"
+
+
+def without_docstring(path: Path, function: str) -> str:
+    source = path.read_text(encoding="utf-8")
+    [node] = [node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == function]
+    assert isinstance(node, ast.FunctionDef)
+    lines = source.splitlines()
+    head, body = lines[node.lineno - 1 : node.body[0].lineno - 1], lines[node.body[1].lineno - 1 : node.end_lineno]
+    return textwrap.dedent("\n".join(head + body))
+
+
 TABLES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "README.md": {"figures": figures},
-    DOCS / "architecture.md": {"packages": packages.table},
+    DOCS / "architecture.md": {"loop": loop, "packages": packages.table},
     DOCS / "measurements.md": {"aa": lambda: aa.table(aa.read(DOCS / "aa.jsonl"))},
     DOCS / "reliability.md": {"soak": lambda: soak.table(soak.read(DOCS / "soak.jsonl"))},
 }
