@@ -295,8 +295,7 @@ class TimedTraining:
 
     def turn(self) -> float:
         """Run one turn. Returns its seconds per epoch."""
-        if self.num_steps > 1:
-            self.run_steps(1)  # refill the caches, wake the GPU, and use up the batch that it has copied meanwhile
+        self.run_steps(1)  # refill the caches, wake the GPU, and use up the batch that it has copied meanwhile
         num_sequences, seconds = self.run_steps(self.num_steps)
         return seconds / num_sequences * len(self.trainer.train_split)
 

@@ -424,12 +424,15 @@ def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp
     assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
 
 
-def test_a_pair_waits_for_streamed_data_as_an_epoch_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("gather_seconds", [0.1, 0.3])  # two steps in a turn, and one
+def test_a_pair_waits_for_streamed_data_as_an_epoch_does(
+    gather_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """While the other side has its turn, the next batch is copied."""
     gather = Split.tensors_at
 
     def slow(split: Split, rows: Tensor, buffers: dict[str, Tensor]) -> list[Tensor]:
-        time.sleep(0.1)
+        time.sleep(gather_seconds)
         return gather(split, rows, buffers)
 
     save_file(tensors(16 * 48), tmp_path / "split.safetensors")
@@ -439,9 +442,9 @@ def test_a_pair_waits_for_streamed_data_as_an_epoch_does(tmp_path: Path, monkeyp
     training.num_steps = training.warm_up()
     seconds = []
     for _ in range(5):
-        time.sleep(0.2)  # the other side's turn
+        time.sleep(2 * gather_seconds)  # the other side's turn
         seconds.append(training.turn())
-    assert median(seconds) == pytest.approx(48 * 0.1, rel=0.2)
+    assert median(seconds) == pytest.approx(48 * gather_seconds, rel=0.2)
 
 
 def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
