@@ -43,7 +43,7 @@ def count_others(pids: Iterable[int]) -> int:
     """
     listed = set(pids)
     if not listed:
-        raise LookupError("NVML lists no processes, not even this one (some containers)")
+        raise LookupError("NVML lists no processes, not even this one (some containers, and clusters that forbid it)")
     return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
 
 
