@@ -63,13 +63,13 @@ def rows_of(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
         if name != "train.model.name":  # it is the network
             yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
     rows = [
-        Row(entry.label, tuple(measured(side, f"timing.{entry.name}", f" {entry.unit}".rstrip()) for side in sides))
+        Row(entry.label, tuple(measured(side, "timing", entry.name, f" {entry.unit}".rstrip()) for side in sides))
         for entry in QUANTITIES
         if entry.label
     ]
     names = [side[0].value("result.score_name") for side in sides]
     scores = (
-        measured(side, f"result.metrics.{name}", f" ({name})", statistics.mean)
+        measured(side, "result.metrics", name, f" ({name})", statistics.mean)
         for side, name in zip(sides, names, strict=True)
     )
     rows += [Row("score", tuple(scores)), *own_metrics(sides)]
@@ -82,9 +82,9 @@ def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
     for name, is_better in higher.items():
         cells = []
         for side in sides:
-            low, high = (measured(side, f"result.metrics.{name}_{end}", "") for end in ("low", "high"))
+            low, high = (measured(side, "result.metrics", f"{name}_{end}") for end in ("low", "high"))
             interval = f" ({low} to {high})" if len(side) == 1 and "-" not in (low, high) else ""
-            cells.append(measured(side, f"result.metrics.{name}", "", statistics.mean) + interval)
+            cells.append(measured(side, "result.metrics", name, center=statistics.mean) + interval)
         yield Row(name if is_better else f"{name} (lower is better)", tuple(cells))
 
 
@@ -96,10 +96,16 @@ def over_seeds(fact: str, side: Sequence[Run]) -> str:
 
 
 def measured(
-    side: Sequence[Run], path: str, unit: str, center: Callable[[list[Any]], float] = statistics.median
+    side: Sequence[Run],
+    path: str,
+    name: str,
+    unit: str = "",
+    center: Callable[[list[Any]], float] = statistics.median,
 ) -> str:
-    """A measurement; for several seeds the median, or `center`, and the range."""
-    values = [value for run in side if isinstance(value := run.value(path), int | float)]
+    """The measurement `name` of the records' part `path`; for several seeds the median, or `center`, and the range. A
+    name may have points, as an own metric `accuracy_at_0.5` has.
+    """
+    values = [value for run in side if isinstance(value := (run.value(path) or {}).get(name), int | float)]
     if not values:
         return "-"
     middle = f"{center(values):,.4g}{unit}"

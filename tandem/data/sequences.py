@@ -107,7 +107,7 @@ def split_and_standardize(
     duplicates = duplicate_groups(sequences.values[:, :, :num_features], sequences.lengths)
     parts = split(sequences, duplicates, params, rare)
     remarks = [*sequences.remarks]
-    if sequences.stretches is not None:
+    if not (rare or sequences.has_label_per_step or sequences.has_number):
         remarks += unscored_labels(sequences, parts["test"])
     if rare:
         names = joined_names([str(sequences.classes[code]) for code in rare])
@@ -322,14 +322,14 @@ def split_stretches(
 
 
 def unscored_labels(sequences: Sequences, test: np.ndarray) -> list[str]:
-    """A remark about the labels without a window in the test split."""
+    """A remark about the labels without a sequence in the test split, as those of a single group."""
     missing = np.setdiff1d(sequences.labels, sequences.labels[test])
-    assert sequences.groups is not None
-    counts = [len(np.unique(sequences.groups[sequences.labels == label])) for label in missing]
-    names = ", ".join(
-        f"{sequences.classes[label]} (in {num} {sequences.unit})" for label, num in zip(missing, counts, strict=True)
-    )
-    return [f"no score covers the labels without a test window: {names}"] if names else []
+    groups, unit = sequences.groups, sequences.unit or "group"
+    if groups is None:
+        groups, unit = np.arange(len(sequences.ids)), "sequence"
+    counts = [len(np.unique(groups[sequences.labels == label])) for label in missing]
+    names = [f"{sequences.classes[label]} (in {num} {unit})" for label, num in zip(missing, counts, strict=True)]
+    return [f"no score covers the labels without a test sequence: {joined_names(names)}"] if names else []
 
 
 def groups_with_duplicates(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:

@@ -77,7 +77,9 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
     if repeats := [
         name for name in reader.names if name in of_files or (name == "sequence" and "needed" not in options)
     ]:
-        raise ValueError(f"{paths[0]} has a column {repeats[0]!r}, which the folder or its labels give too; rename it")
+        name = repeats[0]
+        way = f"give --label {name} and another word in --pattern, or rename it" if name == label else "rename it"
+        raise ValueError(f"{paths[0]} has a column {name!r}, which the folder or its labels give too; {way}")
     notes += reader.form.notes if reader.form else []
     others = {name: cells for name, cells in of_files.items() if name != label}
     choices = {"groups": groups} if (groups := groups_of(others, len(ids))) else {}

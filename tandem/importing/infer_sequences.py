@@ -41,6 +41,7 @@ from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
+MOST_CODES = 20  # whole numbers that may stand for the classes of a label
 USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises
 USUAL_ROWS = 30  # of a window that gets the number of its last row
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
@@ -227,7 +228,9 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
             why_not[column] = "a second label, by its name"
         elif tells_label(columns, column, taken[2], firsts):
-            why_not[column] = "each of its values has one label, as a code of the label has"
+            why_not[column] = "its values tell the label, as a code of the label does"
+        elif may_be_label(columns, column, taken[2]):
+            why_not[column] = "it may be another label: few whole numbers, each for many rows"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
@@ -249,12 +252,29 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
 
 
 def tells_label(columns: TableColumns, column: str, label: str, first_rows: np.ndarray) -> bool:
-    """Whether a few whole numbers tell the label of each row, in recordings, where the label changes."""
+    """Whether a few whole numbers tell the label: each has one, and together they have all. One of them may have
+    several, as 0 between the exercises has.
+    """
     if columns.kinds[column] not in ("whole", "flag") or not 2 <= columns.num_distinct(column) <= MOST_WORDS:
         return False
     labels = columns.frame[label]
-    labelled = columns.frame[[column, label]][labels.notna() & (labels != "")]
-    return bool(columns.changes(label, first_rows).any() and not labelled.drop_duplicates()[column].duplicated().any())
+    rows = columns.frame[[column, label]].assign(sequence=first_rows)[labels.notna() & (labels != "")]
+    pairs = rows[[column, label]].drop_duplicates()
+    certain = pairs[~pairs[column].duplicated(keep=False)]
+    if pairs[column].nunique() - len(certain) > 1 or certain[label].nunique() < max(2, pairs[label].nunique()):
+        return False
+    in_sequences = rows[[column, "sequence"]].drop_duplicates()[column].value_counts()
+    return bool(columns.changes(label, first_rows).any() or in_sequences[certain[column]].min() > 1)
+
+
+def may_be_label(columns: TableColumns, column: str, label: str) -> bool:
+    """Whether both hold few whole numbers, each for many rows: a table may have several labels as numbers."""
+    return all(
+        columns.kinds[name] == "whole"
+        and columns.num_distinct(name) <= MOST_CODES
+        and in_stretches(columns.frame[name]) == (False, True)
+        for name in (label, column)
+    )
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:
@@ -362,8 +382,9 @@ def follows_days(columns: TableColumns, name: str) -> bool:
 
 
 def find_ids(columns: TableColumns) -> list[str]:
-    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids. Of
-    ids of the same name, those of people or devices, which have several sequences, come last.
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then more distinct ids, then text: an
+    age may be another one in each sequence. Of ids of the same name, those of people or devices, which have several
+    sequences, come last.
     """
     candidates = columns.of_kind("text", "whole", "time")
     names, people, labelled = (
@@ -378,15 +399,15 @@ def find_ids(columns: TableColumns) -> list[str]:
         if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
             likely.append((column, is_together))
     around = [column for column, is_together in likely if is_together]
-    for column, is_together in likely:
+    for place, (column, is_together) in enumerate(likely):
         num, is_named = columns.num_distinct(column), column in names
         is_named = is_named and (is_together or not counts_within(columns, column, around))
         # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
         word = min(number for number, name in enumerate(SEQUENCE_NAMES) if name in words_of(column)) if is_named else 0
-        is_of_people = column in people
-        last = names.index(column) if is_named else column
-        ranked.append((not is_named, not is_together, word, is_named and is_of_people, -num, not is_of_people, last))
-    return [names[last] if isinstance(last, int) else last for *_, last in sorted(ranked)]
+        is_of_people, is_text = column in people, columns.kinds[column] == "text"
+        order = (-num, not is_of_people, not is_text, names.index(column) if is_named else place)
+        ranked.append((not is_named, not is_together, word, is_named and is_of_people, *order, column))
+    return [column for *_, column in sorted(ranked)]
 
 
 def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:

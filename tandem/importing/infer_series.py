@@ -144,7 +144,7 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
-    flags = [name for name in numeric if columns.kinds[name] == "flag"]
+    flags = [name for name in numeric if columns.kinds[name] == "flag" or columns.num_distinct(name) == 2]
     numeric = [name for name in numeric if name not in flags] or numeric
     with_units = [name for name in columns.of_kind("odd") if columns.advice(name).startswith("numbers")]
     if len(numeric := [*numeric, *with_units]) > 1:

@@ -1,7 +1,8 @@
 """Recordings with a label in each row that stays the same for many rows: their columns, and the windows to cut.
 
 tandem/data/windows.py cuts them. Other tables have no such label: in a table of sequences it is constant in each, in a
-table of events most rows have none, and in a series it changes a few times at most. Reads no file.
+table of events most rows have none, and in a series it changes a few times at most. On request (--window), recordings
+with one label each are cut too. Reads no file.
 """
 
 import shlex
@@ -36,9 +37,11 @@ def infer_recordings(
 
     `is_series`: the table may be a series to forecast. It is a recording only if two labels have two stretches each.
     """
-    if options.get("task", "classify") != "classify" or "label" in shape_choices:
-        return {}
     is_requested = bool({"window_length", "stride"} & {*options}) or options.get("sequence") == NO_GROUPS
+    if options.get("task", "classify") != "classify" or ("label" in shape_choices and not is_requested):
+        return {}
+    if "label" in shape_choices:
+        options = {"label": shape_choices["label"][0], **options}
     choices = dict[str, Choices]()
     for label, recording in likely_columns(columns, options, shape_choices, is_series):
         if label[0] in choices:
@@ -55,7 +58,7 @@ def infer_recordings(
         choices[label[0]] = {
             "sequence": (recording, f"{num:,} recordings" if num > 1 else "the table is one recording"),
             "step": step,
-            "label": label,
+            "label": shape_choices.get("label", label),
             "task": ("classify", f"{label[0]!r} stays the same for {typical:,.0f} rows at a time (the median)"),
             "groups": shape_choices.get("groups")
             or find_groups_of_recordings(data, recording, (recording, step[0], label[0])),
@@ -184,7 +187,7 @@ def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -
     long = labelled[labelled["length"] >= MIN_STRETCH]
     num_rows, num_labelled, num_long = (part["length"].sum() for part in (stretches, labelled, long))
     return bool(
-        num_changing
+        labelled["label"].nunique() > 1
         if is_requested
         else 2 * num_changing >= stretches["recording"].nunique()
         and num_labelled >= MIN_LABELLED * num_rows

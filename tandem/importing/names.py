@@ -1,7 +1,7 @@
 """Words in the names of columns that say what a column holds."""
 
 # Columns whose name contains one of these words come first, in the order of the words.
-SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
+SEQUENCE_NAMES = "sequence seq series trial recording record session clip track episode case run sample id".split()
 STEP_NAMES = "step frame tick t time timestamp stamp datetime date index".split()
 LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
 GROUP_NAMES = (

@@ -92,7 +92,9 @@ def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"
     omit = "leave the class out (`rare_classes: omit` in preprocess)"
     own_split = "a column `split` (train, val or test in every row) decides"
+    changes = f"column {label!r} changes within a sequence"
     ways = {repeats: f"{repeats}{advice_on_repeats(columns, sequence, step)}", omit: own_split}
+    ways[changes] = f"{changes} (--window STEPS cuts windows of one label)"
     if not columns.has_split:
         hint = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
         ways[move] = f"{move}{hint}; {own_split}"

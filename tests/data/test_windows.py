@@ -132,7 +132,7 @@ def test_windows_without_any_value_are_left_out(tmp_path: Path):
 
 def test_a_label_with_few_stretches_is_reported(tmp_path: Path):
     data = prepared(tmp_path, recording([*DAY, "jump"]))
-    assert "no score covers the labels without a test window: jump (in 1 stretch)" in data.message
+    assert "no score covers the labels without a test sequence: jump (in 1 stretch)" in data.message
     jump = data.summary["classes"].index("jump")
     assert jump in data.arrays("train")["targets"]
     assert jump not in np.concatenate([data.arrays(split)["targets"] for split in ("val", "test")])

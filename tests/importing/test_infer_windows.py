@@ -97,10 +97,16 @@ def test_other_tables_are_no_recordings(tmp_path: Path, table: pd.DataFrame, tas
     assert plan.workload.task == task and getattr(plan.workload.preprocess, "window", None) is None
 
 
-@pytest.mark.parametrize("options", [["--window", "10"], ["--sequence", "none"]])
-def test_options_of_recordings_are_refused_for_other_tables(tmp_path: Path, options: Any):
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--window", "10"], "(the longest stretch has 8 rows)"),
+        (["--sequence", "none"], "is no recording with a label in each row"),
+    ],
+)
+def test_options_of_recordings_are_refused_for_other_tables(tmp_path: Path, options: list[str], words: str):
     path = saved(clips(["a", "b", "c"] * 8), tmp_path / "t.csv")
-    sentence(lambda: planned(path, *options), "is no recording with a label in each row")
+    sentence(lambda: planned(path, *options), words)
 
 
 @pytest.mark.parametrize("ids, label", [("subject", "trial type"), ("clip", "phase")])
@@ -161,7 +167,37 @@ def test_a_code_of_the_label_is_no_feature_of_recordings(tmp_path: Path):
     table["gear"] = table["target"].where(table.index % 3 > 0, 5)
     plan = planned(saved(table, tmp_path / "t.csv"))
     assert set(plan.workload.preprocess.columns.features) == {"x", "y", "gear"}
-    assert "target (each of its values has one label, as a code of the label has)" in reasons(plan)["features"]
+    assert "target (its values tell the label, as a code of the label does)" in reasons(plan)["features"]
+
+
+@pytest.mark.parametrize("is_background", [True, False])
+def test_a_code_of_the_label_with_a_background_is_no_feature(tmp_path: Path, is_background: bool):
+    """0 between the strokes of a swim, in the swims of each style; a gear is 0 and 1 in each."""
+    table = clips(["back", "free", "fly"] * 8, lengths=(20, 30))
+    codes = table["label"].map({"back": 1, "free": 2, "fly": 3}) if is_background else 1
+    table["stroke"] = codes * (table["frame"] % 20 > 5)
+    features = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns.features
+    assert ("stroke" in features) == (not is_background)
+
+
+def test_of_two_labels_as_numbers_the_other_is_no_feature(tmp_path: Path):
+    table = people(4, [101, 102, 103] * 2).drop(columns="row").rename(columns={"activity": "8"})
+    table["9"] = table.groupby("subject").cumcount() // 40 % 3 + 1
+    plan = planned(saved(table, tmp_path / "t.csv"), "--label", "8", "--sequence", "subject")
+    assert set(plan.workload.preprocess.columns.features) == {"x", "y"}
+    assert "9 (it may be another label: few whole numbers, each for many rows)" in reasons(plan)["features"]
+
+
+def test_recordings_of_one_label_each_are_cut_on_request(tmp_path: Path):
+    table = clips(["sit", "walk", "run"] * 4, lengths=(90, 130))
+    plan = planned(path := saved(table, tmp_path / "t.csv"), "--window", "32")
+    assert plan.workload.preprocess.window.length == 32 and plan.workload.preprocess.groups == "clip"
+    for name, rows in table.groupby("clip"):
+        (folder := tmp_path / "f" / rows["label"].iloc[0]).mkdir(parents=True, exist_ok=True)
+        rows.drop(columns=["clip", "label"]).to_csv(folder / f"{name}.csv", index=False)
+    of_folder = planned(tmp_path / "f", "--window", "32")
+    assert of_folder.summary["num_sequences"] == plan.summary["num_sequences"] > 24
+    assert planned(path).summary["num_sequences"] == 12
 
 
 def one_after_another(num: int = 6) -> pd.DataFrame:

@@ -155,3 +155,10 @@ def test_columns_that_together_tell_sequences_apart_are_joined_by_the_code_of_th
     assert options[:2] == ["--sequence", "sequence"]
     plan = planned(path, *options, "--label", "state")
     assert plan.summary["num_sequences"] == 24 and plan.workload.preprocess.columns.step == step
+
+
+@pytest.mark.parametrize("name", ["record", "tape"])
+def test_an_age_that_differs_in_each_record_is_not_the_record(tmp_path: Path, name: str):
+    table = clips(["a", "b", "c"] * 8).rename(columns={"clip": name})
+    table.insert(0, "age", table[name].map({record: 20 + number for number, record in enumerate(table[name].unique())}))
+    assert chosen(planned(saved(table, tmp_path / "t.csv")))["sequence"] == name
