@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.data.arrays import Sequences
+from tandem.data.arrays import Sequences, joined_names
 from tandem.data.rows import NO_EVENT, REFUSE, is_given, order_by_step, remarks_about_wraps, to_sequences
 from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, read_numbers
 from tandem.params.schema import NO_GROUPS, Columns, SequenceTable, Window
@@ -44,6 +44,7 @@ class Stretches:
     length: np.ndarray  # (S,) number of rows
     num_windows: np.ndarray  # (S,)
     has_label: np.ndarray  # (S,)
+    lost_labels: list[str]  # those of no window
 
 
 def cut(
@@ -146,19 +147,21 @@ def find_stretches(
 ) -> Stretches:
     """A stretch ends with its recording, at a gap, and where the label, the group or the split changes."""
     keys = [factorize(table, key)[0] for key in (groups, SPLIT_COLUMN) if key in table.columns]
-    has_label = np.ones(rows.order.max() + 1, dtype=bool)
+    labels, names = np.zeros(rows.order.max() + 1, dtype=np.int64), np.array([""])
     if is_labelled:
         labels, classes = factorize(table, columns.label, empty=NO_EVENT)
-        has_label = classes.astype(np.str_)[labels] != NO_EVENT
+        names = classes.astype(np.str_)
         keys.append(labels)
     is_cut = rows.is_new | rows.is_gap
     for key in keys:
         is_cut |= key[rows.order][1:] != key[rows.order][:-1]
     first = np.concatenate([[0], np.flatnonzero(is_cut) + 1])
     length = np.diff([*first, len(rows.order)])
-    is_used = has_label[rows.order[first]]
+    label = labels[rows.order[first]]
+    is_used = names[label] != NO_EVENT
     num_windows = np.where(is_used & (length >= window.length), (length - window.length) // window.stride + 1, 0)
-    return Stretches(first, length, num_windows, is_used)
+    lost_labels = names[np.setdiff1d(label[is_used], label[num_windows > 0])].tolist()
+    return Stretches(first, length, num_windows, is_used, lost_labels)
 
 
 def words_of(window: Window, seconds: float) -> str:
@@ -179,6 +182,8 @@ def remarks_about_lost_rows(rows: SortedRows, stretches: Stretches, window: Wind
     if any(lost.values()):
         reasons = ", ".join(f"{num_rows:,} {reason}" for reason, num_rows in lost.items() if num_rows)
         yield f"{sum(lost.values()):,} of {len(rows.order):,} rows {IN_NO_WINDOW}: {reasons}"
+    if stretches.lost_labels:
+        yield f"no window has the labels {joined_names(stretches.lost_labels)}: all of their stretches are shorter"
     if rows.is_gap.any():
         yield f"{rows.is_gap.sum():,} gaps, more than {LONG_GAP} times as long as the usual step, end a stretch"
 

@@ -130,6 +130,14 @@ def test_windows_without_any_value_are_left_out(tmp_path: Path):
     assert all(np.isfinite(data.arrays(split)["values"]).all() for split in data.parts)
 
 
+def test_a_label_in_no_window_is_reported(tmp_path: Path):
+    table = recording([*DAY, "jump"])
+    jumps = table.index[table["activity"] == "jump"]
+    data = prepared(tmp_path, table.drop(index=jumps[8:]))
+    assert "no window has the labels jump: all of their stretches are shorter" in data.message
+    assert "jump" not in data.summary["classes"]
+
+
 def test_a_label_with_few_stretches_is_reported(tmp_path: Path):
     data = prepared(tmp_path, recording([*DAY, "jump"]))
     assert "no score covers the labels without a test sequence: jump (in 1 stretch)" in data.message
