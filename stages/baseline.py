@@ -1,9 +1,9 @@
 """Fit the model that every network is compared with: `python -m tandem.stage baseline WORKLOAD`.
 
 It needs no steps and no GPU, and often predicts as well as a network (tandem/fitted/baseline.py). Reads what preprocess
-wrote. Writes results/baseline/<workload>/: `result` has baseline.json and the outputs for the test split, outputs.npy;
-`measured` has the seconds. `evaluate` compares the network with these outputs, on every device and for every seed. A
-workload without such a model gets the reason instead, and this stage then does not import torch.
+wrote. Writes results/baseline/<workload>/: baseline.json, and the outputs for the test split, outputs.npy.
+`evaluate` compares the network with these outputs, on every device and for every seed. A workload without such a model
+gets the reason instead, and this stage then does not import torch.
 """
 
 import time
@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from tandem.data.packed import read_prepared, read_prepared_array
-from tandem.devices.hardware import host_name
-from tandem.files import baseline_dir, now, prepared_dir, read_json, sha256_file
+from tandem.files import baseline_dir, prepared_dir, read_json, sha256_file
 from tandem.params.loading import load_workload
 from tandem.params.schema import FITTED_BASELINE
 from tandem.runs import schemas
-from tandem.runs.schemas import BaselineRecord, BaselineTiming
+from tandem.runs.schemas import BaselineRecord
 from tandem.terminal.progress import ProgressLine
 
 
@@ -28,19 +27,12 @@ def main(workload: str) -> None:
     start = time.monotonic()
     record: BaselineRecord = {"schema": schemas.SCHEMA, "reason": block.no_fit_reason, "files": {}}
     if not record["reason"]:
-        record = fit(workload, block.task, out / "result" / "outputs.npy")
-    seconds = time.monotonic() - start
-    timing: BaselineTiming = {
-        "schema": schemas.SCHEMA,
-        "machine": host_name(),
-        "measured_at": now(),
-        "seconds": seconds,
-    }
-    schemas.write(out / "result" / "baseline.json", BaselineRecord, record)
-    schemas.write(out / "measured" / "timing.json", BaselineTiming, timing)
+        record = fit(workload, block.task, out / "outputs.npy")
+    schemas.write(out / "baseline.json", BaselineRecord, record)
     if record["reason"]:
         print(f"{workload}: no fitted model to compare with: {record['reason']}")
     else:
+        seconds = time.monotonic() - start
         scores = ", ".join(f"{name} {score:.4g}" for name, score in record["held_out"].items())
         print(f"{workload}: {record['about']}; held-out scores: {scores}; {seconds:.1f} s on one thread")
 

@@ -108,7 +108,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
 
 def read_fitted(workload: str) -> Fitted | None:
     """What the stage `baseline` wrote; None if it says why there is no fitted model."""
-    folder, stage = files.baseline_dir(workload) / "result", f"baseline@{workload}"
+    folder, stage = files.baseline_dir(workload), f"baseline@{workload}"
     path = folder / "baseline.json"
     fix = f"make it again with `dvc repro --force {stage}`"
     if not path.exists():

@@ -68,7 +68,7 @@ def seed_dir(workload: str, device: str, stage: str, folder: str, seed: int) -> 
 
 
 def baseline_dir(workload: str) -> Path:
-    """The fitted model that every network is compared with (stages/baseline.py): folders `result` and `measured`."""
+    """The fitted model that every network is compared with (stages/baseline.py)."""
     return ROOT / "results" / "baseline" / workload
 
 

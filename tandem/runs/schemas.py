@@ -123,14 +123,6 @@ class BaselineRecord(TypedDict):
     files: dict[str, str]
 
 
-@with_config(STRICT)
-class BaselineTiming(TypedDict):
-    schema: Literal[2]
-    machine: str
-    measured_at: str
-    seconds: float  # to read the data, fit, and predict the test split, on one thread
-
-
 def write(path: Path, kind: type[T], record: T) -> None:
     """Write a record with its sha256. Raises ValidationError for a record that is not of its kind."""
     TypeAdapter(kind).validate_python(record)

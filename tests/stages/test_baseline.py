@@ -14,7 +14,7 @@ from tandem.tasks import Task, open_task
 from tandem.training.batches import Split
 from tests.projects import copy_of, read_record, run_path, stage
 
-RESULT = "results/baseline/tiny/result"
+RESULT = "results/baseline/tiny"
 
 
 def test_the_network_is_compared_with_what_the_fitted_model_predicts(trained: Path):
