@@ -1,8 +1,8 @@
 """List the stages that `tandem repro` would run, and what has changed for each.
 
 `dvc status` always lists the stage `hardware`, which runs every time. This command runs it first, because the other
-stages depend on the machine and the code that it describes, and leaves it out. If a workload has no results here, or
-those of another machine, one line says so, with the number of stages that run.
+stages depend on the machine and the code that it describes, and leaves it out. If a workload has no results here, one
+line says so, with the number of stages that run.
 
     tandem status
 
@@ -13,19 +13,11 @@ import json
 import sys
 import textwrap
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
 
 from flows.processes import output_of
 from tandem import files
-from tandem.comparing.comparability import short_hardware
-from tandem.comparing.verdicts import differing
-from tandem.devices.names import is_accelerator
 from tandem.params.loading import load_params
-from tandem.params.parsing import flatten
-from tandem.runs.run import open_folder, seeds_in
 from tandem.terminal.command import DONE, FAILED, Result
 
 ALWAYS_RUNS = "stages/dvc.yaml:hardware"
@@ -51,18 +43,11 @@ def main(options: Namespace) -> Result:
     changed = {name: changed_in(changes) for name, changes in outdated.items()}
     for workload in params.workloads:
         items = {workload, *(f"{workload}-{device}" for device in params.devices)}
-        stages = {name: inputs for name, inputs in changed.items() if name.partition("@")[2] in items}
+        stages = [name for name in changed if name.partition("@")[2] in items]
         if stages and not any(has_result(workload, device, "train") for device in params.devices):
             lines.append(f"{workload}: no results here ({len(stages)} stages)")
-            changed |= dict.fromkeys(stages, [])
-            continue
-        if not any(entry.startswith(f"{DEVICES}/") for entry in chain(*stages.values())):
-            continue
-        rest = {name: [entry for entry in inputs if not entry.startswith(DEVICES)] for name, inputs in stages.items()}
-        num_stages = sum(rest[name] != inputs for name, inputs in stages.items())
-        lines.append(f"{workload}: another machine ({num_stages} stages){differences(workload, params.devices)}")
-        changed |= rest
-    lines += [f"{name}: {', '.join(inputs)}" for name, inputs in changed.items() if inputs]
+            changed = {name: inputs for name, inputs in changed.items() if name not in stages}
+    lines += [f"{name}: {', '.join(inputs)}" for name, inputs in changed.items()]
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
     lines = [textwrap.shorten(line, MAX_LETTERS, placeholder=" ...") for line in lines]
     return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
@@ -70,28 +55,6 @@ def main(options: Namespace) -> Result:
 
 def has_result(workload: str, requested: str, stage: str) -> bool:
     return (files.runs_dir(workload, requested) / stage / "result").exists()
-
-
-def differences(workload: str, devices: Sequence[str]) -> str:
-    """How this machine differs from the one that trained. Empty if it is this one, or if there are no results."""
-    for device in devices:
-        folder = files.runs_dir(workload, device)
-        with suppress(OSError, ValueError):  # no result, or a damaged one
-            recorded = open_folder(folder, next(iter(seeds_in(folder)), None)).timing["hardware"]
-            here = files.read_json(files.hardware_file(device))
-            if changes := list(differing(properties(recorded), properties(here))):
-                return f": {'; '.join(changes)}"
-    return ""
-
-
-def properties(hardware: Mapping[str, Any]) -> dict[str, str]:
-    """The hardware (tandem/devices/hardware.py) by short names. The name of a CPU is that of its processor."""
-    values = {}
-    for name, value in flatten(dict(hardware)).items():
-        if name != "why_not_cuda" and not (name == "name" and not is_accelerator(hardware["kind"])):
-            short_name = "processor" if name == "cpu.name" else name.rpartition(".")[2]
-            values[short_name] = short_hardware(value) if isinstance(value, str) else f"{value:g}"
-    return values
 
 
 def changed_in(changes: Sequence[object]) -> list[str]:

