@@ -29,7 +29,7 @@ Exit status and verdict:
 import signal
 import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from flows.recorded_project import RecordedProject, Stopped, checkout
@@ -189,24 +189,14 @@ def check_published() -> Result:
 
 
 def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
-    """The strongest of the verdicts on the published runs, which are of different hardware; of equal ones, that on the
-    most similar hardware. If the run of one's own processor is different, the sentence says so.
-    """
-    runs = {run.seed: run for run in own_runs(workload)}
-    judged = []
-    for reference in map(published.open_entry, entries):
-        if run := runs.get(reference.run.seed):
-            distance, is_own = published.distance(reference, run), published.is_same_processor(reference, run)
-            judged.append((published.judge(reference, run), distance, is_own))
-    if not judged:
-        step = f"`dvc repro` trains and evaluates it with seed {entries[0]['seed']}"
-        return Verdict("not verifiable", "no results here", step)
-    best, _, _ = min(judged, key=lambda judgement: (judgement[0].rank, judgement[1]))
-    own_verdict = next((verdict for verdict, _, is_own in judged if is_own and verdict.name == "different"), None)
-    if own_verdict is None or best.name == "different":
-        return best
-    difference = f"but different from the published run of this processor: {own_verdict.cause}, {own_verdict.sentence}"
-    return replace(best, sentence=f"{best.sentence}; {difference}")
+    """The verdict against the published run on the most similar hardware."""
+    runs = own_runs(workload)
+    reference = published.nearest(entries, runs[0]) if runs else published.open_entry(entries[0])
+    seed = reference.run.seed
+    run = next((run for run in runs if run.seed == seed), None)
+    if run is None:
+        return Verdict("not verifiable", "no results here", f"`dvc repro` trains and evaluates it with seed {seed}")
+    return published.judge(reference, run)
 
 
 def own_runs(workload: str) -> list[Run]:

@@ -91,8 +91,8 @@ def evaluated_sides(workload: str, devices: Iterable[str], seeds: Iterable[int])
 
 def comparison_of(workload: str, sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
-    counts, several workers last. A single kind is compared with the published runs, of which `entries` are those of the
-    workload.
+    counts, several workers last. A single kind is compared with the published runs on the most similar hardware, of
+    which `entries` has those of the workload.
     """
     by_kind: dict[str, Side] = {}
     for side in sorted(sides, key=lambda side: "workers" in side.first.train["realized"]):
@@ -102,8 +102,7 @@ def comparison_of(workload: str, sides: Sequence[Side], entries: Sequence[Mappin
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
         comparison = compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)
         return replace(comparison, sides=tuple(sides))
-    references, reason = published.references(entries, kinds[0].runs)
-    return Comparison(workload, tuple(sides), (), references, reason)
+    return Comparison(workload, tuple(sides), (), *published.reference_of(entries, kinds[0].runs))
 
 
 def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outdated: Collection[str]) -> None:
@@ -126,8 +125,8 @@ def write_tracked(comparisons: Sequence[Comparison], order: Sequence[str], outda
     for result in comparisons:
         for device, side in zip(device_names(result.sides), result.sides, strict=True):
             runs += [("own", device, run) for run in side.runs]
-        # The published runs on the most similar hardware.
-        runs += [("published", run.kind, run) for reference in result.references[:1] for run in reference.side.runs]
+        if result.reference:
+            runs += [("published", run.kind, run) for run in result.reference.side.runs]
     losses, seconds = list[dict[str, Any]](), list[dict[str, Any]]()
     for origin, device, run in runs:
         labels = {"workload": run.workload, "device": device, "seed": run.seed, "run": origin}

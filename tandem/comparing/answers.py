@@ -44,12 +44,12 @@ def speed(comparisons: Sequence[Comparison]) -> str:
 
 
 def repeated(comparisons: Sequence[Comparison]) -> str:
-    """Which workloads repeat the published results, by the strongest verdict on each."""
+    """Which workloads repeat the published results."""
     no_seed, nothing = "no run here has the published seed", "no published result to repeat"
     by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed, nothing)}
     for comparison in comparisons:
-        verdicts = [reference.verdict.name for reference in comparison.references if reference.verdict]
-        best = min(verdicts, key=list(STATUS).index, default=no_seed if comparison.references else nothing)
-        by_verdict[best].append(comparison.workload)
+        verdict = comparison.reference.verdict if comparison.reference else None
+        name = verdict.name if verdict else no_seed if comparison.reference else nothing
+        by_verdict[name].append(comparison.workload)
     texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]
     return f"Compared with the published results: {'; '.join(texts)}."

@@ -10,7 +10,7 @@ A speed-up is reported, with an interval, only if the work is the same. Otherwis
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from tandem.comparing.differences import Difference, mean_and_range
 from tandem.comparing.speed_up import SpeedUp, unpaired_speed_up
 from tandem.comparing.table import rows_of
 from tandem.comparing.units import Rows
-from tandem.comparing.verdicts import STATUS, Envelope, Verdict
+from tandem.comparing.verdicts import Envelope, Verdict
 from tandem.machine import conditions
 from tandem.runs.quantities import SEED_REDUCTIONS
 from tandem.runs.run import Run
@@ -212,13 +212,14 @@ class Reference:
     envelope: Envelope  # of that run
     verdict: Verdict | None = None  # on one's own run with that seed; None if there is none
 
-    def summary(self, hardware: str, reason: str = "") -> str:
-        """`hardware`: ` of <its name>` if there are several."""
+    def summary(self, is_long: bool = False) -> str:
+        """The verdict. `is_long`: with the hardware and the reason."""
+        name = f"Published run{f' of {short_hardware(self.run.hardware_name)}' * is_long}"
         if self.verdict is None:
-            return f"Published run{hardware}: no verdict, because no run here has its seed {self.run.seed}"
+            return f"{name}: no verdict, because no run here has its seed {self.run.seed}"
         seed = f"seed {self.run.seed}" if len(self.side.runs) > 1 else ""
-        details = ": ".join(filter(None, (seed, reason)))
-        return f"Published run{hardware}: {self.verdict}{f' ({details})' if details else ''}"
+        details = ": ".join(filter(None, (seed, self.verdict.sentence if is_long else "")))
+        return f"{name}: {self.verdict}{f' ({details})' if details else ''}"
 
 
 @dataclass(frozen=True)
@@ -246,13 +247,13 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One workload's sides, compared with the first one and with the published runs."""
+    """One workload's sides, compared with the first one or with the published runs."""
 
     workload: str
     sides: tuple[Side, ...]
     judgements: tuple[Judgement, ...]  # empty if there is only one side
-    references: tuple[Reference, ...] = ()  # published runs
-    no_reference: str = ""  # why `references` is empty
+    reference: Reference | None = None  # the published runs
+    no_reference: str = ""  # why there is none
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -263,22 +264,16 @@ class Comparison:
     def sentences(self) -> list[str]:
         by_judgement = [(judgement.speed, judgement.scores, *judgement.notes) for judgement in self.judgements]
         unique = dict.fromkeys(sentence for sentences in by_judgement for sentence in sentences)
-        published = (f"{verdict[0].lower()}{verdict[1:]}." for verdict in self.on_published(has_reasons=True))
+        verdicts = [self.reference.summary(is_long=True)] if self.reference else []
+        published = (f"{verdict[0].lower()}{verdict[1:]}." for verdict in verdicts)
         return [f"{self.workload}: {sentence}" for sentence in (*unique, *published)]
 
     @property
     def summaries(self) -> list[str]:
-        """The verdicts in a few words: on the published runs, on the other sides, and on the score of the first one."""
+        """The verdicts in a few words: on the published run, on the other sides, and on the score of the first one."""
         judged = (summary for judgement in self.judgements for summary in judgement.summaries)
-        return [*self.on_published(), *judged, *self.sides[0].summaries]
-
-    def on_published(self, has_reasons: bool = False) -> Iterator[str]:
-        """Yield the verdict on each published run, the strongest first."""
-        for reference in sorted(
-            self.references, key=lambda reference: reference.verdict.rank if reference.verdict else len(STATUS)
-        ):
-            hardware = f" of {short_hardware(reference.run.hardware_name)}" * (len(self.references) > 1)
-            yield reference.summary(hardware, reference.verdict.sentence if has_reasons and reference.verdict else "")
+        published = [self.reference.summary()] if self.reference else []
+        return [*published, *judged, *self.sides[0].summaries]
 
 
 def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | None = None) -> Comparison:

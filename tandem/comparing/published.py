@@ -84,29 +84,34 @@ def no_file(name: str) -> tuple[bytes, str]:
     raise FileNotFoundError(name)
 
 
-def references(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
-    """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
-    comparable, reasons = [], []
-    for reference in sorted(map(open_entry, entries), key=lambda reference: distance(reference, own_runs[0])):
-        if changed_parameters := parameters(reference.run, own_runs[0]):
-            more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
-            reasons.append(f"the published result has other parameters ({', '.join(changed_parameters[:3])}{more})")
-        reasons += (changed_data := list(map(str, data_differences(reference.run, own_runs[0]))))
-        if not changed_parameters and not changed_data:
-            verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
-            comparable.append(replace(reference, verdict=verdict))
-    return tuple(comparable), "" if comparable else "; ".join(dict.fromkeys(reasons)) or "no published result exists"
+def reference_of(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) -> tuple[Reference | None, str]:
+    """Return the published runs to compare one's own with, and the verdict; or None and the reason."""
+    if not entries:
+        return None, "no published result exists"
+    reference = nearest(entries, own_runs[0])
+    if changed_parameters := parameters(reference.run, own_runs[0]):
+        more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
+        return None, f"the published result has other parameters ({', '.join(changed_parameters[:3])}{more})"
+    if changed_data := list(map(str, data_differences(reference.run, own_runs[0]))):
+        return None, "; ".join(changed_data)
+    verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
+    return replace(reference, verdict=verdict), ""
+
+
+def nearest(entries: Sequence[Mapping[str, Any]], own_run: Run) -> Reference:
+    """Return the published runs on the most similar hardware; of equally similar ones the last, which is the newest."""
+    return min(map(open_entry, reversed(entries)), key=lambda reference: distance(reference, own_run))
 
 
 def distance(reference: Reference, own_run: Run) -> tuple[int, ...]:
-    """Return a sort key: smaller if hardware and settings differ less. Of other processors or GPUs, those of the same
-    vendor come first, then of the same family, then of the same model.
+    """Return a sort key: smaller if the hardware differs less. Results of other parameters come last. Of other
+    processors or GPUs, those of the same vendor come first, then of the same family, then of the same model.
     """
-    environment = verdicts.environment_of(reference.run, own_run)
+    has_other_parameters = bool(parameters(reference.run, own_run))
     kinds = [kind_of_processor(run.hardware_name) for run in (reference.run, own_run)]
     differing = (there != here for there, here in zip(*kinds, strict=True))
-    num_differences = len(environment.differences)
-    return reference.run.kind != own_run.kind, *differing, bool(environment.hardware), num_differences
+    num_differences = len(verdicts.environment_of(reference.run, own_run).hardware)
+    return has_other_parameters, reference.run.kind != own_run.kind, *differing, num_differences
 
 
 def kind_of_processor(name: str) -> tuple[str, ...]:
@@ -114,10 +119,6 @@ def kind_of_processor(name: str) -> tuple[str, ...]:
     numbers = re.search(r"\(family (\w+) model (\w+)\)", name)
     vendor = re.search("AMD|Intel|NVIDIA", name) or re.match(r"\w*", name)
     return (vendor[0] if vendor else "", *(numbers.groups() if numbers else ("", "")), name)
-
-
-def is_same_processor(reference: Reference, own_run: Run) -> bool:
-    return reference.run.hardware_name == own_run.hardware_name
 
 
 def judge(reference: Reference, own_run: Run) -> Verdict:

@@ -63,11 +63,6 @@ class Verdict:
         return STATUS[self.name]
 
     @property
-    def rank(self) -> int:
-        """0 for the strongest verdict."""
-        return list(STATUS).index(self.name)
-
-    @property
     def document(self) -> dict[str, str]:
         """For --json."""
         return {"verdict": self.name, "cause": self.cause, "sentence": self.sentence}

@@ -24,10 +24,7 @@ WIDTH = 3.6  # inches, of a chart: as narrow as a phone's screen
 TITLE_HEIGHT = 0.3  # inches, of a chart's title in a PNG
 DPI = 220
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-COLOURS = {  # as report.html.j2 has them
-    **{"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"},
-    **{"published-2": "tab:orange", "published-3": "tab:brown", "published-4": "tab:pink"},
-}
+COLOURS = {"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"}  # as report.html.j2 has them
 DEVICE_COLOURS = defaultdict(lambda: "tab:gray", COLOURS)  # another kind of device is gray
 FEW_POINTS = 20  # a line with at most this many points has markers, because a single point draws no line
 MANY_POINTS = 300  # an SVG stores more points than this as an image, which is smaller

@@ -12,7 +12,6 @@ from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
 from tandem.devices.names import is_accelerator
 from tandem.report.text import score_text, seconds, words
 
-NUM_PUBLISHED_COLOURS = 4  # of drawing.DEVICE_COLOURS
 COLUMNS = {  # of compare.md; `cells` makes their content
     "workload": "workload",
     "device": "device",
@@ -36,7 +35,7 @@ class Cell:
 class Hardware:
     """A device with its short name in tables and charts."""
 
-    css: str
+    kind: str  # `published` for the machine of published runs; its colour has this name
     label: str
     name: str
 
@@ -44,7 +43,7 @@ class Hardware:
 def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
     """Return the sides with a label and a colour, and the hardware that they stand for.
 
-    Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines. Published machines differ in colour.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines.
     """
     devices: dict[tuple[str, str], Hardware] = {}
     for kind in sorted({side.name: None for side in sides}, key=lambda kind: kind == PUBLISHED):
@@ -53,16 +52,14 @@ def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
         for index, name in enumerate(names, 1):
             label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
             full_name = aliases.get(name, short_hardware(name)) if kind == PUBLISHED else name
-            number = (index - 1) % NUM_PUBLISHED_COLOURS + 1
-            css = f"{kind}-{number}" if kind == PUBLISHED and number > 1 else kind
-            devices[kind, name] = Hardware(css, label, full_name)
+            devices[kind, name] = Hardware(kind, label, full_name)
     hardware = [devices[side.name, side.first.hardware_name] for side in sides]
     counts = Counter((side.first.workload, device.label) for side, device in zip(sides, hardware, strict=True))
     labelled_sides = []
     for side, device in zip(sides, hardware, strict=True):
         # `cpu` and `auto` may be the same device.
         requested = f" ({side.first.requested})" if counts[side.first.workload, device.label] > 1 else ""
-        labelled_sides.append(replace(side, label=f"{device.label}{requested}", colour=device.css))
+        labelled_sides.append(replace(side, label=f"{device.label}{requested}", colour=device.kind))
     return labelled_sides, list(devices.values())
 
 

@@ -49,16 +49,14 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
     )
     environment.filters |= {"number": number, "words": words, "svg_address": cache(drawing.svg_address)}
     environment.filters |= {"code": with_code, "capitalized": charts.capitalized}
-    sides = [
-        side
-        for comparison in comparisons
-        for side in (*comparison.sides, *(reference.side for reference in comparison.references))
-    ]
+    sides = list[Side]()
+    for comparison in comparisons:
+        sides += [*comparison.sides, *([comparison.reference.side] if comparison.reference else [])]
     labelled, hardware = layout.labelled(sides)
     local = [side for side in labelled if side.name != PUBLISHED]
     alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
     for comparison in comparisons:
-        if not comparison.judgements and not comparison.references:
+        if not comparison.judgements and not comparison.reference:
             alone.setdefault(comparison.no_reference, []).append(comparison.workload)
     with drawing.chart_style():
         pages = [page(comparison, labelled) for comparison in comparisons]

@@ -8,6 +8,7 @@ import pytest
 
 from tandem import files
 from tandem.comparing import published
+from tandem.comparing.comparability import short_hardware
 from tandem.files import ROOT
 from tandem.report import layout
 from tandem.runs import schemas
@@ -55,31 +56,59 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     assert "the same as CPU" in text and "Published run: bit-equal" in text
     assert "Compared with the published results: bit-equal (tiny)." in text
     assert "None threads" not in text  # they are not published
-    content = json.loads((other / "docs/published.json").read_text())
-    (entry,) = content["workloads"]["tiny"]
-    other_entry = json.loads(json.dumps(entry))
-    other_entry["hardware"]["cpu"]["name"] = other_entry["hardware"]["name"] = "Another Processor"
-    content["workloads"]["tiny"].append(other_entry)
-    (other / "docs/published.json").write_text(json.dumps(content))
-    stage(other, "compare")
-    assert "published run of Another Processor" in (other / "results/compare/compare.md").read_text()
 
 
-def test_a_result_of_another_machine_does_not_hide_a_difference_from_that_of_ones_own(
-    project: Path, tmp_path: Path
-) -> None:
-    other = copy_of(project, tmp_path / "other")
-    content = json.loads((other / "docs/published.json").read_text())
-    (entry,) = content["workloads"]["tiny"]
-    other_entry = {**entry, "hardware": {**entry["hardware"], "name": "Another", "cpu": {"name": "Another"}}}
+XEON = "Intel(R) Xeon(R) Processor (family 6 model {})"
+MODELS = {"old": XEON.format(997), "new": XEON.format(998), "amd": "AMD EPYC (family 26 model 999)"}  # there are none
+UNKNOWN = XEON.format(999)
+
+
+def on_processor(entry: dict, name: str, weights: str = "") -> dict:
+    """The entry as from another processor. `weights`: the sha256 of its initial weights, if they differ."""
     changed = json.loads(json.dumps(entry))
-    changed["digests"]["weights"]["initial"] = "0" * 64
-    for entries in ([changed, other_entry], [other_entry, changed]):
+    changed["hardware"]["name"] = changed["hardware"]["cpu"]["name"] = name
+    if weights:
+        changed["digests"]["weights"]["initial"] = weights
+    return changed
+
+
+def test_a_run_is_compared_with_the_published_run_of_the_nearest_processor(project: Path, tmp_path: Path) -> None:
+    """That of its own processor, whatever the others are; else of the same vendor and family, of which the newest."""
+    other, path = copy_of(project, tmp_path / "other"), tmp_path / "other/docs/published.json"
+    content = json.loads(path.read_text())
+    (entry,) = content["workloads"]["tiny"]
+
+    def verdict(*entries: dict, status: int) -> str:
         content["workloads"]["tiny"] = entries
-        (other / "docs/published.json").write_text(json.dumps(content))
-        output = verify(other)
-        assert "tiny  bit-equal (" in output
-        assert "; but different from the published run of this processor: initial weights, sha256" in output
+        path.write_text(json.dumps(content))
+        return verify(other, status=status)
+
+    others = [on_processor(entry, name, "0" * 64) for name in MODELS.values()]
+    for entries in ((entry, *others), (*others, entry)):
+        assert "tiny  bit-equal (" in verdict(*entries, status=0)
+    stage(other, "compare")
+    own = short_hardware(entry["hardware"]["name"])
+    assert f"tiny: published run of {own}: bit-equal" in (other / "results/compare/compare.md").read_text()
+
+    changed = on_processor(entry, entry["hardware"]["name"], "0" * 64)
+    others = [on_processor(entry, name) for name in MODELS.values()]
+    for entries in ((changed, *others), (*others, changed)):
+        assert "tiny  different: initial weights (sha256" in verdict(*entries, status=1)
+
+    own_run = on_processor(entry, UNKNOWN)
+    own_run["realized"]["threads"] = 2  # changes no bit
+    for names in (["old", "new", "amd"], ["amd", "old", "new"], ["old", "amd", "new"]):
+        entries = [on_processor(entry, MODELS[name]) for name in names]
+        assert published.nearest(entries, published.open_entry(own_run).run).run.hardware_name == MODELS["new"]
+    entries[-1]["block"]["train"]["epochs"] += 1  # other parameters: nothing to compare with
+    assert published.nearest(entries, published.open_entry(own_run).run).run.hardware_name == MODELS["old"]
+
+
+def test_a_run_that_is_bit_equal_to_the_published_one_of_its_processor_is_called_so() -> None:
+    for entries in published.read().values():
+        for entry in entries:
+            run = published.open_entry(entry).run
+            assert published.judge(published.nearest(entries, run), run).name == "bit-equal"
 
 
 def test_every_place_shows_the_same_published_numbers() -> None:
