@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
@@ -60,9 +61,11 @@ def mlflow_links(rows: list[Row], server: str) -> dict[str, list[tuple[str, str]
     The run of several seeds is that of the first one. A workload without a run in MLflow is left out.
     """
     tracked: dict[str, dict[str, dict[str, str]]] = {}
+    num_of = Counter((row["workload"], row["device"]) for row in rows)  # cpu and 2xcpu are both on a CPU
     for row in rows:
+        name = row["requested" if num_of[row["workload"], row["device"]] > 1 else "device"]
         if tracking := next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None):
-            tracked.setdefault(row["workload"], {})[row["requested"]] = tracking
+            tracked.setdefault(row["workload"], {})[name] = tracking
     links = {}
     for workload, devices in tracked.items():
         experiment = next(iter(devices.values()))["experiment_id"]

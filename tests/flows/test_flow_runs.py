@@ -153,8 +153,13 @@ def test_the_link_of_two_runs_opens_these_two(project: Project, tmp_path: Path) 
     runs = [in_mlflow(project, "runs/create", experiment_id=experiment, run_name=name) for name in names]
     ids = [run["run"]["info"]["run_id"] for run in runs]
     rows = [
-        {"workload": "sign", "requested": device, "runs": [{"tracking": {"run_id": id, "experiment_id": experiment}}]}
-        for device, id in zip(("cpu", "cuda"), ids, strict=False)
+        {
+            "workload": "sign",
+            "device": device,
+            "requested": requested,
+            "runs": [{"tracking": {"run_id": id, "experiment_id": experiment}}],
+        }
+        for device, requested, id in zip(("cpu", "cuda"), ("cpu", "auto"), ids, strict=False)
     ]
     links = dict(mlflow_links(rows, project.mlflow)["sign"])
     page = drawn(links["cpu vs cuda"], tmp_path)
