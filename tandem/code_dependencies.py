@@ -38,6 +38,8 @@ REGISTRIES = {
     "tandem.training.own_metrics": "metric",
 }
 KINDS_OF_DEVICE = "tandem.devices.names"  # this module imports all of them by name
+# Modules of other packages that are a part of a stage.
+PARTS_OF_STAGE = {"train": ("tandem.tracking.resuming", "tandem.tracking.start", "tandem.stage.other_worker")}
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"baseline": ("baseline",), "train": ("loop", "trainer"), "speed": ("trainer",)}
 # Components of the workload that a stage does not use, although it imports their package.
@@ -62,7 +64,7 @@ def fingerprint_code(stage: str, modules_of: Mapping[str, Sequence[str]], code: 
     fingerprints: dict[str, str] = {}
     modules_of = {**modules_of, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
     components = (modules_of.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
-    starts = [f"stages.{stage}", *chain.from_iterable(components)]
+    starts = [f"stages.{stage}", *PARTS_OF_STAGE.get(stage, ()), *chain.from_iterable(components)]
     for module in imported_modules(starts, modules_of, code, COMPUTING + SHOWING.get(stage, ())):
         fingerprints |= code.describe(module)[0]
     code.save()

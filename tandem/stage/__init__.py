@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
             return import_module("tandem.training.launcher").launch(*item)
         if is_worker and os.environ["RANK"] != "0":
             sys.stdout = open(os.devnull, "w")  # the first worker prints the same
-            import_module("stages.train").run_other_worker(*item)
+            import_module("tandem.stage.other_worker").train(*item)
             return 0
         run(stage, item)
         sys.stdout.flush()

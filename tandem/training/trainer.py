@@ -301,9 +301,13 @@ class Trainer:
         return len(self.train_split)
 
     def use_workers(self, workers: Workers) -> None:
-        """Train together with other workers from now on. They must have opened identical trainers."""
-        self.workers = workers
-        self.step.use_workers(workers)
+        """Train together with other workers, if any, from now on, in the first one's precision. They must have opened
+        identical trainers.
+        """
+        if workers.count > 1:
+            self.executor.use(replace(self.execution, precision=workers.broadcast(self.execution.precision)))
+            self.workers = workers
+            self.step.use_workers(workers)
 
     def use_threads(self, threads: ThreadTuner) -> None:
         self.thread_tuner = threads

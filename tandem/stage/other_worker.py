@@ -1,0 +1,28 @@
+"""The stage `train` in one of several workers, except the first, which runs stages/train.py. It prints nothing and
+writes no file.
+"""
+
+from tandem.runs.inputs import read_inputs
+from tandem.runs.record import Record
+from tandem.stop_signals import StopSignals
+from tandem.training.context import RunContext
+from tandem.training.opening import open_trainer, stop_on_out_of_memory
+from tandem.training.workers import process_group
+
+
+def train(workload: str, device: str, seed: str) -> None:
+    context = RunContext.to_train(workload, device, int(seed))
+    with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
+        workers.require_same(read_inputs(workload, device, context.seed))
+        state = workers.broadcast()
+        trainer = open_trainer(context, state["trainer"], workers)
+        with stop_on_out_of_memory(trainer):
+            trainer.use_workers(workers)
+            if Record(**state["record"]).is_finished:
+                return
+            workers.cpu_seconds_of_others()
+            while trainer.epochs_done < context.settings.epochs:
+                trainer.train_epoch()
+                if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
+                    return  # interrupted: the first worker saves the checkpoint
+            workers.cpu_seconds_of_others()

@@ -1,0 +1,66 @@
+"""What a training does before its first epoch: it chooses what is `auto`, finds the bottleneck of a step, and connects
+the other workers. Each is printed and recorded.
+"""
+
+import time
+
+from tandem.diagnosis import probe
+from tandem.runs.record import Record
+from tandem.tracking.recorder import entries_at_start
+from tandem.training import auto
+from tandem.training.context import RunContext
+from tandem.training.execution import EAGERLY
+from tandem.training.trainer import Trainer
+from tandem.training.workers import Workers, workers_sentence
+
+
+def start(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """After a resume, only the number of threads is chosen anew, and the workers may be others."""
+    if not trainer.epochs_done:
+        choose_settings(context, trainer, record)
+    elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):
+        record.summary_lines["threads"] = sentence
+        print(sentence, flush=True)
+    trainer.use_workers(workers)
+    if changed := record.set_num_workers(workers.count):
+        print(changed, flush=True)
+    if workers.count > 1:
+        record.summary_lines["workers"] = workers_sentence(workers, context.kind, trainer.settings, context.block.train)
+        print(record.summary_lines["workers"], flush=True)
+
+
+def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> None:
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    model, epochs = context.block.train.model.name, context.settings.epochs
+    duration = "fit it to" if trainer.is_fitted else f"train on, {epochs} epoch{'s' * (epochs > 1)}"
+    if not context.is_replicate:
+        print(
+            f"{context.workload} on {context.hardware['name']}: {model} with {num_parameters:,} parameters, "
+            f"{len(trainer.train_split):,} sequences to {duration}",
+            flush=True,
+        )
+    record.at_start |= entries_at_start(trainer)
+    begin = time.monotonic()
+    notes = auto.resolve(trainer, context.hardware)
+    auto_seconds = time.monotonic() - begin
+    notes |= trainer.sentences
+    print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
+    if reason := trainer.why_no_graph:
+        print(f"{EAGERLY}: {reason}", flush=True)
+    if trainer.settings.probe:
+        find_bottleneck(trainer, record, auto_seconds)
+    record.summary_lines |= notes
+
+
+def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
+    """Record the bottleneck of a training step and the advice for it."""
+    result = trainer.why_no_steps or probe.probe(trainer, auto_seconds)
+    if isinstance(result, str):
+        record.summary_lines["bound"] = f"not probed: {result}"
+    else:
+        record.probe, record.not_probed = result.numbers(), result.missing_reasons
+        record.bound = {"bound": result.bottleneck, "advice": result.advice()}
+        record.summary_lines |= {"bound": result.sentence(), "memory": result.memory_sentence()}
+        if missing := result.missing_sentence():
+            record.summary_lines["not_measured"] = missing
+    print(record.summary_lines["bound"], flush=True)
