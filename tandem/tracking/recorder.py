@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from tandem import files
 from tandem.machine import conditions
-from tandem.machine.measure import ONE_GPU, Meter, sampled
+from tandem.machine.measure import Meter, sampled
 from tandem.machine.sampler import SampledWindow
 from tandem.runs import provenance
 from tandem.runs.inputs import Inputs
@@ -97,9 +97,7 @@ class Recorder:
 
     def add_readings(self) -> None:
         """Record the energy and the GPU sampler's readings of the epochs that this process has trained."""
-        reason = NOT_TIMED if self.context.is_replicate else ""
-        if self.trainer.workers.count > 1 and self.trainer.device.is_accelerator:
-            reason = ONE_GPU
+        reason = NOT_TIMED if self.context.is_replicate else self.trainer.why_no_energy
         self.record.energy[self.first_epoch_here] = reason or self.meter.joules()
         self.record.sampled[self.first_epoch_here] = self.readings.totals()
 

@@ -207,8 +207,8 @@ class Trainer:
         train_loss: mean over the sequences, a scalar that is read from the device here.
         """
         self.epochs_done += 1
-        if self.workers.count > 1 and self.device.is_accelerator:
-            training.energy_joules, training.missing_reasons["energy_joules"] = None, ONE_GPU
+        if self.why_no_energy:
+            training.energy_joules, training.missing_reasons["energy_joules"] = None, self.why_no_energy
         self.verify_device(validation.predictions)
         val_loss = validation.loss.item()
         weights = snapshot(self.model)
@@ -228,6 +228,11 @@ class Trainer:
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
             {"threads": self.thread_tuner.mean_of_epoch(), **scalars},
         )
+
+    @property
+    def why_no_energy(self) -> str:
+        """Why the energy of the steps is unknown although the device can tell it; empty if it is known."""
+        return ONE_GPU if self.workers.count > 1 and self.device.is_accelerator else ""
 
     def validate(self) -> Validation:
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
