@@ -82,10 +82,11 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 # do, nor may the first three wait for `trained`.
 SLOWEST = (
     "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
-    "flow_runs", "pipeline", "workloads", "show", "tracking", "threads", "verify", "dvc_faults", "sources", "cli",
-    "check", "new_workload", "model_package", "memory", "tasks", "gpu_pieces", "seeds", "devices", "own_metrics",
-    "doctor", "repro", "outages", "commands", "store", "parts", "speed", "code_dependencies", "parameters", "manifest",
-    "memory_trainings", "team", "published", "loop", "workers", "rally", "roles", "cells",
+    "flow_runs", "pipeline", "workloads", "show", "tracking", "cli", "seeds", "parts", "folders", "dvc_faults",
+    "own_metrics", "verify", "threads", "memory", "check", "refused_shapes", "loop", "parameters", "new_workload",
+    "sources", "model_selection", "devices", "tasks", "store", "code_dependencies", "repro", "rally", "cells",
+    "worker_processes", "published", "wide_tables", "doctor", "workers", "outages", "roles", "team", "headers",
+    "memory_trainings", "model_package",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ OF_COMMANDS += ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_
 OF_COMMANDS += ["pydantic.dataclasses", "ruamel.yaml"]
 HERE = Path(__file__).resolve().parent
 SHARED = "SHARED_FORK_SERVER"  # the variable that has the address of the server of all workers of pytest-xdist
+BARE = "-bare"  # ends the address of the server that has not imported OF_COMMANDS
 
 
 def context() -> ForkServerContext:
@@ -50,13 +51,14 @@ def context() -> ForkServerContext:
     return forkserver
 
 
-def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path) -> int:
+def run(folder: Path, code: str, environment: dict[str, str], stdout: Path, stderr: Path, is_bare: bool = False) -> int:
     """`python -c code` in a project: its exit status. The output is in two files, which may be the same."""
+    server = address() + BARE * is_bare
     caller = {"parent": os.getpid(), "group": os.getpgrp(), "environment": handing_over(environment)}
     request = {"code": code, "words": ["-c"], "folder": str(folder), **caller}
     with open(os.devnull) as no_input, stdout.open("ab") as out, stderr.open("ab") as err:
         with socket.socket(socket.AF_UNIX) as connection:
-            return ask(connection, address(), request, (no_input.fileno(), out.fileno(), err.fileno()))
+            return ask(connection, server, request, (no_input.fileno(), out.fileno(), err.fileno()))
 
 
 def handing_over(environment: dict[str, str]) -> dict[str, str]:
@@ -75,17 +77,18 @@ def address() -> str:
     if SHARED in os.environ:
         return os.environ[SHARED]
     name = f"tandem-tests-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen(64)
-        context().Process(target=serve, args=(listener, os.getpid()), daemon=True).start()
+    for end, imported in (("", OF_COMMANDS), (BARE, [])):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{name}{end}")
+            listener.listen(64)
+            context().Process(target=serve, args=(listener, os.getpid(), imported), daemon=True).start()
     return name
 
 
-def serve(listener: socket.socket, client: int) -> None:
+def serve(listener: socket.socket, client: int, imported: list[str]) -> None:
     """Fork a process for each connection and send its exit status, until the process `client` has ended."""
     gc.disable()
-    for name in OF_COMMANDS:
+    for name in imported:
         if find_spec(name.partition(".")[0]):  # `make gpu` needs none of these packages
             import_module(name)
     gc.freeze()

@@ -78,30 +78,6 @@ def test_help_teaches_and_does_nothing(project: Path, tmp_path: Path):
     assert state(project) == before and not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "keys"),
-    [
-        ("status", 0, {"outdated"}),
-        ("repro --dry", 0, {"stages", "seconds", "results"}),
-        ("compare tiny@cpu tiny@cpu", 2, {"error"}),
-        ("predict tiny workloads/tiny/data/table.csv", 0, {"predictions"}),
-        ("sync", 0, {"mlflow", "problems"}),
-        ("show", 0, {"tiny"}),
-        ("doctor --no-live", None, {"healthy", "findings"}),
-        ("ui --host 0.0.0.0", 2, {"error"}),
-        ("gpu --list", 0, {"pieces"}),
-        ("new other workloads/tiny/data/table.csv", 0, {"workload", "block", "choices", "summary"}),
-        ("nothing", 2, {"error"}),
-    ],
-)
-def test_json_is_one_document_on_stdout(own: Path, words: str, status: int | None, keys: set[str]):
-    done = tandem(own, *words.split(), "--json")
-    document = json.loads(done.stdout)
-    assert set(document) == keys and status in (None, done.returncode)
-    if "error" in document:
-        assert done.stderr.endswith(f"error: {document['error']}\n")
-
-
 @pytest.fixture(scope="module")
 def own(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = copy_of(trained, tmp_path_factory.mktemp("own") / "project")
@@ -139,28 +115,64 @@ SAID_OF_WRONG_ARGUMENTS = {
 }
 
 
-# In one process: exit status, stdout and stderr of each command.
-READ_ARGUMENTS = """
-import contextlib, io, json
+# What `main` and the processes that it starts print, of each command.
+RUN_COMMANDS = """
+import json, os, sys, tempfile
 from tandem import cli
-found = {}
+
+def run(words):
+    try:
+        return cli.main(words.split())
+    except SystemExit as end:
+        return end.code
+
+found, outputs = {}, (os.dup(1), os.dup(2))
 for words in COMMANDS:
-    printed, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
-        try:
-            status = cli.main(words.split())
-        except SystemExit as end:
-            status = end.code
-    found[words] = status, printed.getvalue(), said.getvalue()
+    files = [tempfile.TemporaryFile("w+") for _ in outputs]
+    for number, file in enumerate(files, 1):
+        os.dup2(file.fileno(), number)
+    status = run(words)
+    for number, (stream, output) in enumerate(zip((sys.stdout, sys.stderr), outputs), 1):
+        stream.flush()
+        os.dup2(output, number)
+    found[words] = status, *(file.seek(0) or file.read() for file in files)
 print(json.dumps(found))
 """
+
+
+def outcomes_of(project: Path, *commands: str) -> dict[str, tuple[int, str, str]]:
+    """Exit status, stdout and stderr of each command, all in one process."""
+    return dict(json.loads(python(project, f"COMMANDS = {commands}\n{RUN_COMMANDS}").stdout.splitlines()[-1]))
+
+
+DOCUMENTS: dict[str, tuple[int | None, set[str]]] = {
+    "status": (0, {"outdated"}),
+    "repro --dry": (0, {"stages", "seconds", "results"}),
+    "compare tiny@cpu tiny@cpu": (2, {"error"}),
+    "predict tiny workloads/tiny/data/table.csv": (0, {"predictions"}),
+    "sync": (0, {"mlflow", "problems"}),
+    "show": (0, {"tiny"}),
+    "doctor --no-live": (None, {"healthy", "findings"}),
+    "ui --host 0.0.0.0": (2, {"error"}),
+    "gpu --list": (0, {"pieces"}),
+    "new other workloads/tiny/data/table.csv": (0, {"workload", "block", "choices", "summary"}),
+    "nothing": (2, {"error"}),
+}
+
+
+def test_json_is_one_document_on_stdout(own: Path):
+    outcomes = outcomes_of(own, *(f"{words} --json" for words in DOCUMENTS))
+    for (status, printed, written), (expected, keys) in zip(outcomes.values(), DOCUMENTS.values(), strict=True):
+        document = json.loads(printed)
+        assert set(document) == keys and expected in (None, status)
+        if "error" in document:
+            assert written.endswith(f"error: {document['error']}\n")
 
 
 def test_a_wrong_argument_of_any_command_is_one_sentence_and_exit_status_2(own: Path):
     assert {words.split()[0] for words in WRONG_ARGUMENTS} == {*COMMANDS}
     every = tuple(dict.fromkeys((*WRONG_ARGUMENTS, *SAID_OF_WRONG_ARGUMENTS)))
-    outcomes = json.loads(python(own, f"COMMANDS = {every}\n{READ_ARGUMENTS}").stdout.splitlines()[-1])
-    for words, (status, printed, written) in outcomes.items():
+    for words, (status, printed, written) in outcomes_of(own, *every).items():
         sentence = written.rpartition("\r")[2]  # after the progress of a command that takes longer than a second
         assert status == 2 and sentence.startswith("error: ") and len(sentence.splitlines()) == 1, (words, sentence)
         if words in SAID_OF_WRONG_ARGUMENTS:

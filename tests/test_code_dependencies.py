@@ -20,9 +20,9 @@ from tests.projects import (
     copy_of,
     copy_workload_code,
     dvc,
+    every_stage,
     make_project,
     python,
-    reproduce,
     run_path,
     stage,
 )
@@ -167,7 +167,7 @@ def test_packages_that_the_core_does_not_need_can_be_removed(tmp_path: Path):
     for name in REMOVABLE:
         path = project / "tandem" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    reproduce(project)
+    every_stage(project)
     assert "fitted_accuracy" not in (project / run_path("score.json")).read_text()
     shutil.copy(ROOT / "params.yaml", project)
     copy_workload_code(project)

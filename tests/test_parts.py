@@ -15,8 +15,8 @@ from tests.projects import (
     TINY,
     commit,
     copy_of,
+    every_stage,
     make_project,
-    reproduce,
     run,
     run_path,
     stage,
@@ -130,7 +130,7 @@ def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path
     commit(project)
     checked = tandem(project, "check", "tiny", "--devices", "cpu")
     assert "takes no steps" in checked.stdout, checked.stdout
-    reproduce(project)
+    every_stage(project)
     (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
     refused = stage(project, "hardware", check=False)
     assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout

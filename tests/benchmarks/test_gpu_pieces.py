@@ -24,9 +24,8 @@ def test_a_piece_that_the_time_ends_is_continued_after_the_others(tmp_path: Path
     """Its finished commands are not repeated, it is no failure, and it gets all the time that is left."""
     (tmp_path / "project").mkdir()
     note = "import sys; open('../ran', 'a').write(sys.argv[1])"
-    slow = Piece(
-        "slow", "", (("-c", note, "a"), ("-c", f"{note}; import time; time.sleep(4)", "b")), 3, needs_gpu=False
-    )
+    once = "import time; time.sleep(60 * (open('../ran').read().count('b') == 1))"
+    slow = Piece("slow", "", (("-c", note, "a"), ("-c", f"{note}\n{once}", "b")), 3, needs_gpu=False)
     quick = Piece("quick", "", (("-c", note, "c"),), 60, needs_gpu=False)
     for state in ("unfinished", "done"):
         run_all([slow, quick], tmp_path, "no GPU", 300, again=False)

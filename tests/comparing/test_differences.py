@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
 
 from tandem.comparing import paired_tests, units
 from tandem.comparing.differences import MEASURES, Margin, difference, margin_of_seeds
@@ -28,6 +27,8 @@ def test_mcnemar_is_the_exact_one():
 
 def test_a_task_scored_by_macro_f1_is_compared_by_it():
     """The first side always says the most frequent class: it has the better accuracy."""
+    from sklearn.metrics import f1_score  # here: its import takes longer than most files of tests
+
     draw = np.random.default_rng(0)
     truth = np.where(draw.random(300) < 0.85, "a", "b")
     predictions = {"always": np.full(300, "a"), "often": np.where(draw.random(300) < 0.7, truth, "b")}

@@ -14,7 +14,7 @@ import pytest
 
 from stages import speed
 from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
-from tests.projects import ROOT, copy_of, environment, is_gone, run, wait_for
+from tests.projects import ROOT, copy_of, environment, is_gone, python, run, wait_for
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -54,11 +54,6 @@ def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_
 # Real processes ------------------------------------------------------------------------------------------------------
 
 
-def python(project: Path, code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    code = f"from stages.speed import *\nfrom tests.comparing import test_speed\n{code}"
-    return run(project, sys.executable, "-c", code, check=check, PYTHONPATH=str(ROOT))
-
-
 PAIR = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', {'batch_size': 8}, test_speed.tells_who_is_there)]"
 WITH_A_KILL = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)]"
 
@@ -68,7 +63,11 @@ def compared(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """What a process found, and printed, that compared two sides, and then two of which one is killed."""
     project = copy_of(prepared, tmp_path_factory.mktemp("speed") / "project")
     code = f"""
-import json
+import json, multiprocessing, os
+from stages import speed
+from stages.speed import Length, TimedSide, compare
+from tests.comparing import test_speed
+speed.get_context = lambda _: multiprocessing.get_context("fork")  # which have torch already
 json.dump(compare('tiny', {PAIR}, [4], {SHORT}), open('found.json', 'w'))
 try:
     compare('tiny', {WITH_A_KILL}, [0], {SHORT})
@@ -76,7 +75,7 @@ except ValueError as error:
     print(error)
 print('left:', test_speed.workers_of(os.getpid()))
 """
-    printed = python(project, code).stdout
+    printed = python(project, code, PYTHONPATH=str(ROOT)).stdout
     return json.loads((project / "found.json").read_text()), printed
 
 
@@ -94,7 +93,7 @@ def test_a_pair_of_real_trainings_runs_at_the_same_time(compared: tuple[dict[str
 
 
 def tells_who_is_there(trainer: "Trainer") -> None:
-    print("trainings here:", len(workers_of(os.getppid())), flush=True)
+    print("trainings here:", len(workers_of(psutil.Process().ppid())), flush=True)
 
 
 def workers_of(stage: int) -> list[psutil.Process]:

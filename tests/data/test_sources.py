@@ -27,6 +27,7 @@ from tests.projects import (
     TINY,
     commit,
     dvc,
+    every_stage,
     make_project,
     manifest_of,
     read_record,
@@ -162,7 +163,7 @@ def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predict
     project = with_source(tmp_path / "project", FORECAST, SERIES)
     (project / "workloads/tiny/metrics.py").write_text(LEVELS)
     commit(project)
-    reproduce(project)
+    every_stage(project)
     score = read_record(project, "score.json")
     metrics = score["metrics"]
     assert score["score_name"] == "skill" and metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)
@@ -379,7 +380,7 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
         name = project / f"workloads/clips/data/{'ab'[number % 2]}-{number}.csv"
         pd.DataFrame({"time": np.arange(8), "x": x, "y": x + number}).to_csv(name, index=False)
     commit(project)
-    reproduce(project, "pulses")
+    every_stage(project, "pulses")
     stage(project, "preprocess", "clips")
     assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
     score = read_record(project, "score.json", "pulses")

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from flows.results_in_prefect import mlflow_links
+from tandem.devices.hardware import detect_hardware
 from tests.conftest import CHROMIUM
 from tests.projects import commit, git, wait_for
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
@@ -101,15 +102,6 @@ def running_flow(project: Project, flow: str, **fields: Any) -> dict[str, Any]:
     return run
 
 
-def test_a_start_of_ui_leaves_the_flow_runs_of_other_projects_alone(project: Project) -> None:
-    foreign = [running_flow(project, "train"), running_flow(project, "train_of_the_team", tags=["train"])]
-    own_runs = [running_flow(project, "pipeline"), running_flow(project, "compare", tags=["tandem"])]
-    code = "from flows import ui; ui.mark_orphans_crashed(None)"
-    assert project.run("-c", code, PREFECT_API_URL=project.api_url).returncode == 0
-    assert [project.state(run)["type"] for run in own_runs] == ["CRASHED", "CRASHED"]
-    assert [project.state(run)["type"] for run in foreign] == ["RUNNING", "RUNNING"]
-
-
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
     result = project.run_flow(force=True)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -182,9 +174,9 @@ def test_a_device_that_is_not_here_is_rejected_before_dvc_starts(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    stage = project.run("-c", "from tandem.devices.hardware import detect_hardware; detect_hardware('cuda')")
-    sentence = stage.stderr.strip().rpartition("ValueError: ")[2]
-    assert sentence.startswith("device 'cuda' is not available: ")
+    with pytest.raises(ValueError, match="^device 'cuda' is not available: ") as unavailable:
+        detect_hardware("cuda")
+    sentence = str(unavailable.value)
 
     def on_disk() -> dict[Path, int]:
         paths = [*project.root.glob("*"), *(project.root / "results").rglob("*"), *(project.root / ".dvc").rglob("*")]
@@ -554,8 +546,10 @@ def test_of_the_missed_nights_only_the_last_one_runs(project: Project, flow: str
     assert project.state(created)["name"] != "Skipped"
 
 
-def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) -> None:
-    """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
+def test_a_start_of_ui_keeps_edited_schedules_and_the_flow_runs_of_other_projects(project: Project) -> None:
+    """What the page of a deployment can change, and runs that no process has any more; then what `make ui` does at its
+    next start.
+    """
 
     def read(name: str) -> dict[str, Any]:
         deployment: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/{name}")
@@ -569,12 +563,15 @@ def test_make_ui_keeps_a_schedule_as_it_was_paused_and_edited(project: Project) 
     before = read("pipeline"), read("verify")
     [edited] = before[0]["schedules"]
     assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    code = (
-        "from flows.deployments import register; from prefect.runner import Runner; register(Runner())"  # as it starts
-    )
+    foreign = [running_flow(project, "train"), running_flow(project, "train_of_the_team", tags=["train"])]
+    own_runs = [running_flow(project, "pipeline"), running_flow(project, "compare", tags=["tandem"])]
+    code = "from flows import ui; ui.mark_orphans_crashed(None)\n"
+    code += "from flows.deployments import register; from prefect.runner import Runner; register(Runner())"
     done = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
     assert done.returncode == 0, done.stderr
     assert (read("pipeline"), read("verify")) == before
+    assert [project.state(run)["type"] for run in own_runs] == ["CRASHED", "CRASHED"]
+    assert [project.state(run)["type"] for run in foreign] == ["RUNNING", "RUNNING"]
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:

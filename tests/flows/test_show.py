@@ -28,6 +28,7 @@ from tests.projects import (
     read_record,
     run,
     shell,
+    stages_at_once,
     start,
     tandem,
     wait_for,
@@ -39,10 +40,13 @@ TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.
 
 @pytest.fixture(scope="module")
 def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
+    """A project whose results are committed, after an experiment in its workspace, with the command for more seeds; and
+    what the experiment printed.
+    """
     project = without_publisher(copy_of(trained, tmp_path_factory.mktemp("published") / "project"))
     commit(project)
-    return project, dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2").stdout
+    command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
+    return project, shell(project, f"{command} --name shorter -S tiny.train.epochs=2").stdout
 
 
 @pytest.fixture(scope="module")
@@ -93,19 +97,21 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
 
     unchanged = {"main": [], "shorter": []}
     assert changed() == {"here, now": [], **unchanged}
-    for path, old, new, kind in (
-        ("tandem/tasks/classify.py", "\ndef ", "\nTHRESHOLD = 1\n\ndef ", "code"),
-        ("workloads/tiny/data/table.csv", "class 0\n", "class 1\n", "data"),
-        ("params.yaml", "epochs: 2", "epochs: 4", "parameters"),
-    ):
-        content = (project / path).read_text()
-        (project / path).write_text(content.replace(old, new, 1))
-        assert changed(f"outdated: {kind} changed after this result") == {"here, now": [kind], **unchanged}, path
+    edits = {
+        "tandem/tasks/classify.py": ("\ndef ", "\nTHRESHOLD = 1\n\ndef "),
+        "workloads/tiny/data/table.csv": ("class 0\n", "class 1\n"),
+        "params.yaml": ("epochs: 2", "epochs: 4"),
+    }
+    contents = {path: (project / path).read_text() for path in edits}
+    for path, (old, new) in edits.items():
+        (project / path).write_text(contents[path].replace(old, new, 1))
+    kinds = ["parameters", "code", "data"]
+    assert changed(f"outdated: {' and '.join(kinds)} changed after this result") == {"here, now": kinds, **unchanged}
+    for path, content in contents.items():
         (project / path).write_text(content)
     of_another = changed("no times: another machine measured them", MKL_CBWR="AVX2")  # its times are not shown
     assert of_another == {"here, now": ["machine"], **unchanged}
-    assert changed() == {"here, now": [], **unchanged}
-    dvc(project, "repro", "--single-item", "--force", "train@tiny-cpu")
+    dvc(project, "repro", "--single-item", "--force", "stages/dvc.yaml:hardware", "train@tiny-cpu")
     assert changed() == {"here, now": ["the training"], **unchanged}
     shutil.rmtree(project / "results/runs/tiny/cpu/evaluate")  # as after a kill of `evaluate`
     assert shown_rows(project)["here, now"]["state"] == "not evaluated"
@@ -129,9 +135,10 @@ def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_
 
 
 def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
-    project = without_publisher(copy_of(trained, tmp_path / "project"))
+    project = copy_of(trained, tmp_path / "project")
     add_workload(project, "other")
-    dvc(project, "repro", "train@other-cpu")
+    before = ("hardware", "preprocess other", "baseline other", "preload other cpu")
+    stages_at_once(project, *before, "train other cpu 0", publishes=False)
     row = shown_rows(project)["here, now"]
     assert row["score"] and not row["outdated"]
 
@@ -203,7 +210,7 @@ def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tm
 
 
 def test_no_row_has_the_score_of_another_training(project: Path):
-    """`compare` ran for the workspace, not for the next experiment; it does in the command for more seeds."""
+    """`compare` ran for the workspace, not for the next experiment."""
     dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
     rows = shown_rows(project)
     assert "not compared: `compare` did not run" in show.table("tiny", [*rows.values()])
@@ -214,12 +221,12 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     git(project, "commit", "-qam", "results that were not compared")
     assert shown_rows(project)["main"]["state"] == "not compared"
 
-    command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
-    shell(project, f"{command} --name seeds")
-    scores = [read_record(project, "score.json", seed=seed)["metrics"]["accuracy"] for seed in (0, 1)]
-    row = shown_rows(project)["seeds"]
+
+def test_a_row_has_the_mean_of_its_seeds_as_dvc_does(published: Path):
+    scores = [read_record(published, "score.json", seed=seed)["metrics"]["accuracy"] for seed in (0, 1)]
+    row = shown_rows(published)["shorter"]
     assert row["state"] is None and row["score"]["accuracy"] == pytest.approx(sum(scores) / 2)
-    metrics = json.loads(dvc(project, "metrics", "show", "--json").stdout)[""]["data"]
+    metrics = json.loads(dvc(published, "metrics", "show", "--json").stdout)[""]["data"]
     assert metrics["results/scores.json"]["data"]["tiny"]["cpu"] == row["score"]
     names = {"device", "hardware", "epoch_seconds", "samples_per_second"}
     assert set(metrics["results/timings.json"]["data"]["tiny"]["cpu"]) - {"busy"} == names  # not the list of digests

@@ -4,6 +4,7 @@ import csv
 import re
 import subprocess
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,11 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
     assert plan.summary["sha256"] == expected.summary["sha256"] and plan.workload.preprocess.groups == "subject"
 
 
-@pytest.mark.parametrize("sep", [" ", "\t", ",", ";"])
-@pytest.mark.parametrize("is_first", [True, False], ids=["row names of R", "no name of the last column"])
 @pytest.mark.parametrize("has_words", [True, False], ids=["words", "numbers"])
+@pytest.mark.parametrize(
+    ("sep", "is_first"),
+    [(" ", True), ("\t", False), (",", True), (";", False)],  # row names of R; no name of the last column
+)
 def test_a_header_with_a_cell_too_few_is_refused_with_the_lines_that_mend_it(
     tmp_path: Path, sep: str, is_first: bool, has_words: bool
 ):
@@ -170,8 +173,7 @@ TITLES = {
 }
 
 
-@pytest.mark.parametrize("sep", ",;\t")
-@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize(("title", "sep"), [*zip(TITLES, cycle(",;\t"), strict=False)])
 def test_lines_about_the_data_above_the_header_are_left_out(tmp_path: Path, title: str, sep: str):
     """As loggers, OpenBCI and LabVIEW write them."""
     table = clips(LABELS)

@@ -256,7 +256,7 @@ def test_a_table_of_one_row_is_refused_without_a_warning_of_numpy(tmp_path: Path
     assert "(label, clip, x, y) has no column that tells sequences apart" in refusal(saved(table, tmp_path / "t.csv"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
     """A table as it should be, or an empty one, with further columns of all kinds, and a cell or two of all kinds."""

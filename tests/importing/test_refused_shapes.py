@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tandem.importing.new_workload import WorkloadPlan
 from tandem.terminal.command import CommandError
 from tests import refusals
 from tests.own_tables import clips, planned, rewritten, saved, series
@@ -196,62 +198,68 @@ OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in 
 PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
 
 
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        (timed(time=TWO_DIGITS.add(HOURS.dt.strftime(" %H:%M"))), series()),
-        (timed(time=HOURS.dt.strftime("%d-%b-%y %H:%M:%S")), series()),
-        (timed(time=SINCE_1970 / 86400 + 25569), series()),  # Excel
-        (timed(Date=range(45000, 45300)), timed(time=pd.date_range("2023-03-15", periods=300))),
-        (timed(time=SINCE_1970 * 1000), series()),
-        (timed(timestamp_us=SINCE_1970 * 1_000_000), series()),
-        (timed(time=SINCE_1970 + 0.25), timed(time=HOURS + pd.Timedelta("0.25s"))),
-        (timed(time=HOURS.dt.strftime("%H:%M:%S")), series()),
-        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S")), series()),
-        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S.%f")), series()),
-        (timed(date=TWO_DIGITS, time=OF_DAY), series()),
-        (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
-        (timed(**PARTS), series()),
-        (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
-        (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
-        (stores(), series(open=np.arange(300) % 7)),
-        (stores().drop(columns="open"), timed(time=HOURS).assign(a=series()["value"] + 1, b=series()["value"] + 2)),
-        (timed(time=pd.date_range("2010-01-01", periods=300, freq="MS").strftime("%b-%y")),
-         timed(time=pd.date_range("2010-01-01", periods=300, freq="MS"))),
-        (clips(LETTERS).assign(frame=lambda table: pd.to_timedelta(table["frame"] * 40, unit="ms").astype(str)),
-         clips(LETTERS)),
-        (trials(), trials(are_joined=True)),
-        (with_dates_as_columns(["a", "b", "c", "d"]), with_others()),
-        (with_dates_as_columns([7, 8, 9, 10]), with_others()),
-        (clips(LETTERS).assign(label=lambda table: table["label"].where(table["frame"] == 0)), clips(LETTERS)),
-        (clips(LETTERS).assign(label=lambda table: table["label"].where(table["clip"] != table["clip"].shift(-1))),
-         clips(LETTERS)),
-        (timed(range=HOURS.dt.strftime("%d.%m.%Y %H:%M - ") + HOURS.shift(-1, fill_value=HOURS.max()).dt.strftime(
-            "%d.%m.%Y %H:%M")), series()),
-        (timed(station=HOURS.dt.strftime("%Y%m%d%H")), series()),
-        (clips(LETTERS).mask(lambda table: table.columns.isin(["clip", "label"]) & (table[["frame"]] > 0).to_numpy()),
-         clips(LETTERS)),
-        (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
-        (timed(date=HOURS.dt.strftime("%Y-%m-%d"), hr=HOURS.dt.hour).assign(wind=["N", "E", "S"] * 100),
-         series(wind=["N", "E", "S"] * 100)),
-        (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Hour=HOURS.dt.hour).assign(season=["wet", "dry", "hot"] * 100),
-         series(season=["wet", "dry", "hot"] * 100)),
-        (timed(year=MONTHS.dt.year, month=MONTHS.dt.month), timed(time=MONTHS)),
-        (timed(Datum=SINCE_1970 / 86400 + 25569.25), timed(Datum=HOURS + pd.Timedelta("6h"))),
-        (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
-        (by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5), timed(time=MONTHS)),
-        (with_units(), series(unit="bpm", version=10.3)),
-        (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
-        (with_codes().assign(step=lambda table: range(len(table))),
-         clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
-        (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
-    ],
-    ids="two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
+# Each table that is refused, and one that is read, of the same numbers.
+PAIRS = [
+    (timed(time=TWO_DIGITS.add(HOURS.dt.strftime(" %H:%M"))), series()),
+    (timed(time=HOURS.dt.strftime("%d-%b-%y %H:%M:%S")), series()),
+    (timed(time=SINCE_1970 / 86400 + 25569), series()),  # Excel
+    (timed(Date=range(45000, 45300)), timed(time=pd.date_range("2023-03-15", periods=300))),
+    (timed(time=SINCE_1970 * 1000), series()),
+    (timed(timestamp_us=SINCE_1970 * 1_000_000), series()),
+    (timed(time=SINCE_1970 + 0.25), timed(time=HOURS + pd.Timedelta("0.25s"))),
+    (timed(time=HOURS.dt.strftime("%H:%M:%S")), series()),
+    (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S")), series()),
+    (timed(date=HOURS.dt.strftime("%Y-%m-%d"), time=HOURS.dt.strftime("%H:%M:%S.%f")), series()),
+    (timed(date=TWO_DIGITS, time=OF_DAY), series()),
+    (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
+    (timed(**PARTS), series()),
+    (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
+    (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
+    (stores(), series(open=np.arange(300) % 7)),
+    (stores().drop(columns="open"), timed(time=HOURS).assign(a=series()["value"] + 1, b=series()["value"] + 2)),
+    (timed(time=pd.date_range("2010-01-01", periods=300, freq="MS").strftime("%b-%y")),
+     timed(time=pd.date_range("2010-01-01", periods=300, freq="MS"))),
+    (clips(LETTERS).assign(frame=lambda table: pd.to_timedelta(table["frame"] * 40, unit="ms").astype(str)),
+     clips(LETTERS)),
+    (trials(), trials(are_joined=True)),
+    (with_dates_as_columns(["a", "b", "c", "d"]), with_others()),
+    (with_dates_as_columns([7, 8, 9, 10]), with_others()),
+    (clips(LETTERS).assign(label=lambda table: table["label"].where(table["frame"] == 0)), clips(LETTERS)),
+    (clips(LETTERS).assign(label=lambda table: table["label"].where(table["clip"] != table["clip"].shift(-1))),
+     clips(LETTERS)),
+    (timed(range=HOURS.dt.strftime("%d.%m.%Y %H:%M - ") + HOURS.shift(-1, fill_value=HOURS.max()).dt.strftime(
+        "%d.%m.%Y %H:%M")), series()),
+    (timed(station=HOURS.dt.strftime("%Y%m%d%H")), series()),
+    (clips(LETTERS).mask(lambda table: table.columns.isin(["clip", "label"]) & (table[["frame"]] > 0).to_numpy()),
+     clips(LETTERS)),
+    (clips(LETTERS).melt(["clip", "frame", "label"]), clips(LETTERS)),
+    (timed(date=HOURS.dt.strftime("%Y-%m-%d"), hr=HOURS.dt.hour).assign(wind=["N", "E", "S"] * 100),
+     series(wind=["N", "E", "S"] * 100)),
+    (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Hour=HOURS.dt.hour).assign(season=["wet", "dry", "hot"] * 100),
+     series(season=["wet", "dry", "hot"] * 100)),
+    (timed(year=MONTHS.dt.year, month=MONTHS.dt.month), timed(time=MONTHS)),
+    (timed(Datum=SINCE_1970 / 86400 + 25569.25), timed(Datum=HOURS + pd.Timedelta("6h"))),
+    (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
+    (by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5), timed(time=MONTHS)),
+    (with_units(), series(unit="bpm", version=10.3)),
+    (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+    (with_codes().assign(step=lambda table: range(len(table))),
+     clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+    (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
+]  # fmt: skip
+NAMES = (
+    "two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
     "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first "
     "label-last ranges hours-in-digits merged long-form hours days-first year-and-month excel-in-any-language "
-    "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks".split(),
-)  # fmt: skip
-@pytest.mark.parametrize("sep", [",", ";"])
+    "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected", "sep"),
+    [(*pair, sep) for pair, sep in zip(PAIRS, cycle(",;"), strict=False)],
+    ids=NAMES.split(),
+)
 @pytest.mark.filterwarnings("ignore:Could not infer format")
 def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     tmp_path: Path, table: pd.DataFrame, expected: pd.DataFrame, sep: str, monkeypatch: pytest.MonkeyPatch
@@ -268,7 +276,7 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
         code = f"{code.removesuffix(')')}, dayfirst=True)"
     exec(f"import pandas; {read}; {code}; {write}")  # noqa: S102
     paths = (tmp_path / "new.csv", saved(expected, tmp_path / "plain.csv"))
-    plan, plain = (planned(path, *first_option(path)) for path in paths)
+    plan, plain = map(answered, paths)
     assert plan.workload.task == plain.workload.task
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
@@ -281,13 +289,13 @@ def test_the_code_of_a_refusal_reads_cells_between_several_spaces(tmp_path: Path
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
 
-def first_option(path: Path) -> list[str]:
-    """The first option of the question that `tandem new` asks, if it does."""
+def answered(path: Path) -> WorkloadPlan:
+    """The plan, with the first option of the question that `tandem new` asks, if it does."""
     try:
-        planned(path)
+        return planned(path)
     except CommandError as question:
-        return shlex.split(str(question).partition("; give ")[2].partition(" or --")[0])
-    return []
+        options = str(question).partition("; give ")[2].partition(" or --")[0]
+        return planned(path, *shlex.split(options))
 
 
 def test_a_table_of_labels_beside_the_only_table_is_joined_by_the_code_of_the_refusal(

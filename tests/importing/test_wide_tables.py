@@ -212,8 +212,10 @@ RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RISING)
-@pytest.mark.parametrize("stretch, ending", [(40, "csv"), (400, "csv"), (40, "parquet")])
+@pytest.mark.parametrize(
+    ("kind", "stretch", "ending"),
+    [*((kind, 40, "csv") for kind in RISING), ("frames", 400, "csv"), ("times", 40, "parquet")],
+)
 def test_numbered_channels_of_a_recording_are_no_steps(tmp_path: Path, kind: str, stretch: int, ending: str):
     """Neighbouring rows of it once were sequences, in train and test. 400: the first rows show two classes."""
     table, (name, times), path = numbered_recording(stretch=stretch), RISING[kind], tmp_path / f"t.{ending}"

@@ -272,6 +272,7 @@ def test_a_network_without_these_operations_says_torchs_kernels():
 def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: pytest.MonkeyPatch):
     """A trial in bf16 takes torch's GRU; the training in fp32 does not."""
     monkeypatch.setattr(auto, "user_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(auto, "waited_seconds", lambda: None)  # it does not wait for the cores of other tests
     split = Split(tensors(), kind_of("cpu")())
     trainer = trainer_on(split, replace(SETTINGS, precision="auto", epochs=2))
     hardware = {**identity("cpu"), "cpu": {"cores": 1}}

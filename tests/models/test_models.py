@@ -1,7 +1,6 @@
 """Models, the tasks' scores and augmentation, as properties."""
 
 import math
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +19,8 @@ from tandem.training.execution import Execution
 from tandem.training.executor import Executor
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
-from tests import forked
 from tests.networks import GRU, ConvGRU, Hybrid, ModelSelection, Rocket, Seq2Seq, TeacherForcing
+from tests.projects import ROOT, python
 from tests.trainers import SUMMARIES, TRANSFORMER, tensors
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
@@ -286,14 +285,11 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
 @pytest.mark.parametrize("processor", [pytest.param("SSE41", marks=pytest.mark.long), "DEFAULT"])
 def test_a_network_trains_in_bf16_on_any_processor(processor: str):
     """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
-    process = forked.context().Process(target=train_in_bf16, args=(processor,))
-    process.start()
-    process.join(600)
-    assert process.exitcode == 0
+    code = "from tests.models.test_models import train_in_bf16; train_in_bf16()"
+    python(ROOT, code, ONEDNN_MAX_CPU_ISA=processor)
 
 
-def train_in_bf16(processor: str) -> None:
-    os.environ["ONEDNN_MAX_CPU_ISA"] = processor
+def train_in_bf16() -> None:
     values, mask, targets = batch("forecast")
     task, model = made("forecast", "seq2seq")
     with torch.autocast("cpu", torch.bfloat16):

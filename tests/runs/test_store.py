@@ -143,7 +143,7 @@ class SlowImport:
 if "tandem.tracking.publisher" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
-    output = record(ready, "slow", wait_seconds=2, PYTHONPATH=str(tmp_path))
+    output = record(ready, "slow", wait_seconds=0.5, PYTHONPATH=str(tmp_path))
     saw(said_of_tracking(output))
     assert "still starting" in output and "in the background" in output and "could not be reached" not in output
     assert len(unpublished(ready)) == 1

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.projects import MODEL, TINY, commit, copy_of, dvc, git, make_project, read_record, run_path, stages_at_once
+from tests.projects import (
+    MODEL,
+    TINY,
+    commit,
+    copy_of,
+    dvc,
+    git,
+    read_record,
+    run_path,
+    stages_at_once,
+    without_publisher,
+)
 
 # `size` and `nfiles` are the keys that DVC leaves out of its run-cache key (treeverse/dvc#10296).
 NET = """\
@@ -30,13 +41,6 @@ BOTH = TINY.replace("[tiny]", "[tiny, other]") + TINY[TINY.index("tiny:") :].rep
 COMPUTED = ("preprocess", "baseline", "preload", "train", "replicate", "evaluate", "speed")
 
 
-def with_net(folder: Path) -> Path:
-    project = make_project(folder, SIZED)
-    (project / "workloads/tiny/net.py").write_text(NET)
-    commit(project)
-    return project
-
-
 def edit(project: Path, name: str, old: str, new: str) -> None:
     path = project / name
     assert old in (text := path.read_text())
@@ -49,8 +53,10 @@ def stale(project: Path) -> set[str]:
     return {name.partition("@")[0] for name in json.loads(dvc(project, "status", "--json").stdout)} & {*COMPUTED}
 
 
-def test_a_parameter_that_dvc_leaves_out_of_its_key_is_trained_again(tmp_path: Path):
-    project = with_net(tmp_path / "project")
+def test_a_parameter_that_dvc_leaves_out_of_its_key_is_trained_again(ready: Path):
+    project = without_publisher(ready)
+    (project / "workloads/tiny/net.py").write_text(NET)
+    (project / "params.yaml").write_text(SIZED)
 
     def width() -> tuple[int, ...]:
         dvc(project, "repro", "train@tiny-cpu")

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,10 +17,11 @@ import torch
 from tandem import files
 from tandem.training import checkpoint as checkpoints
 from tandem.training.checkpoint import Checkpoint
-from tests import forked
 from tests.projects import ROOT, python, wait_for
 
 CPU = torch.device("cpu")
+FORK = multiprocessing.get_context("fork")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside threads, from Python 3.12 on
 
 
 def weights(value: float, count: int = 3) -> dict[str, torch.Tensor]:
@@ -201,7 +203,7 @@ def write_forever(checkpoint: Checkpoint) -> None:
 def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw: Callable[[str], None]):
     """kill -9 of a process that writes a checkpoint"""
     checkpoint = Checkpoint(tmp_path / "cpu-1-0.pt", {})
-    writer = forked.context().Process(target=write_forever, args=(checkpoint,))
+    writer = FORK.Process(target=write_forever, args=(checkpoint,))
     writer.start()
     wait_for(checkpoint.previous.exists)
     for _ in range(1000):
@@ -246,7 +248,7 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
         checkpoint.save(weights(1.0))
         checkpoint.save(weights(2.0))
         checkpoint.mark_ended(measured)
-        process = forked.context().Process(target=prune_until_killed, args=(tmp_path, checkpoint, num_removed))
+        process = FORK.Process(target=prune_until_killed, args=(tmp_path, checkpoint, num_removed))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL

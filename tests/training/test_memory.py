@@ -9,12 +9,14 @@ machine can do without the fallback that a test is about. Whole trainings: test_
 
 import hashlib
 import io
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -37,6 +39,7 @@ from tandem.training.trainer import Epoch, Trainer
 from tests import forked
 from tests.limits import FREED, MIB, RECOMPUTED, leave, under_a_limit
 from tests.networks import GRU
+from tests.projects import ROOT
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
 
 CPU = kind_of("cpu")()
@@ -44,25 +47,19 @@ CPU = kind_of("cpu")()
 
 def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
     """What `scenario` returns in a process of its own, forked from one that has imported torch."""
-    context = forked.context()
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=answer, args=(sender, scenario, arguments))
-    process.start()
-    sender.close()
-    try:
-        result = receiver.recv()
-    except EOFError:
-        result = None
-    process.join(1800)
-    assert process.exitcode == 0, f"{scenario.__name__} ended with {process.exitcode}"
-    return result
+    code = f"from tests.training import test_memory as here; here.answer(here.{scenario.__name__}, *{arguments})"
+    with TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        status = forked.run(ROOT, code, dict(os.environ), output, output, is_bare=True)
+        assert status == 0, output.read_text()
+        return json.loads(output.read_text().splitlines()[-1])
 
 
-def answer(sender: Connection, scenario: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def answer(scenario: Callable[..., Any], *arguments: Any) -> None:
     under_a_limit()
     result = scenario(*arguments)
     under_a_limit()
-    sender.send(result)
+    print(json.dumps(result))
 
 
 def without_onednn() -> Device:
