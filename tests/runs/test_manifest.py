@@ -75,7 +75,7 @@ def test_a_process_on_the_same_core_makes_threads_wait_and_the_machine_busy() ->
     other = subprocess.Popen(["python3", "-c", "while True: pass"])
     try:
         with measure(kind_of("cpu")()) as measured:
-            end = time.process_time() + 1.0
+            end = time.process_time() + 0.5
             while time.process_time() < end:
                 pass
     finally:
@@ -112,7 +112,7 @@ def test_conditions_tell_own_work_from_that_of_others() -> None:
     before = conditions.read()
     other = subprocess.Popen(["python3", "-c", "while True: pass"])
     try:
-        end = time.process_time() + 1.0
+        end = time.process_time() + 0.5
         while time.process_time() < end:
             pass
         after = conditions.read()
@@ -122,4 +122,4 @@ def test_conditions_tell_own_work_from_that_of_others() -> None:
     shares = conditions.between(before, after)
     all_seconds = after["cpu_seconds"]["all"] - before["cpu_seconds"]["all"]
     assert 0 < shares["others_share"] <= 1 and 0 <= shares["steal_share"] <= 1
-    assert shares["others_share"] * all_seconds <= all_seconds - 0.9, "what this process used is not the others'"
+    assert shares["others_share"] * all_seconds <= all_seconds - 0.45, "what this process used is not the others'"

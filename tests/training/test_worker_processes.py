@@ -31,6 +31,7 @@ from tests.projects import (
     stages_at_once,
     wait_for,
     wait_until_published,
+    without_publisher,
 )
 
 
@@ -149,7 +150,7 @@ def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_pa
     """As nccl's watchdog does after ten minutes without an answer: a restart would wait again. gloo may end the other
     worker with the same signal.
     """
-    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
+    training = start(without_publisher(several), "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(several))
     workers_under(training.pid)[1].send_signal(signal.SIGABRT)
     (tmp_path / "held/go").touch()
