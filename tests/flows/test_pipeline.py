@@ -46,7 +46,7 @@ DETERMINISTIC = [
     "data/prepared/tiny/summary.json",
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
-    "results/baseline/tiny/result/outputs.npy",
+    "results/baseline/tiny/outputs.npy",
     *(run_path(name) for folder in ("train/result", "evaluate/result") for name in PLACES[folder]),
 ]
 
