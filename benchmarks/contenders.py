@@ -204,9 +204,11 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
 
 
 def tandem(trainer: Trainer, tick: StepTimer, contender: Contender, is_streamed: bool = False) -> None:
-    """`is_streamed`: the data stays in the host's memory, as `open_trainer` left it."""
+    """`is_streamed`: the data stays in the host's memory, as `open_trainer` left it. The number of threads is the
+    round's, which the training's own `ThreadTuner` would replace.
+    """
     while True:
-        for _ in trainer.training_steps():
+        for _ in trainer.take_steps(trainer.start_draws()):
             if contender.step == "graph":  # a contender that falls back to eager is no captured step
                 refuse_another_way(trainer)
             tick()

@@ -36,11 +36,13 @@ All contenders omit learning rate schedule, augmentation, validation and the rag
 import argparse
 import json
 import multiprocessing
+import os
 import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +64,7 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.folklore import Data
 from benchmarks.markdown import header, machine_sentence, quartiles, row
+from tandem import SPINCOUNT
 from tandem.devices.device import Device
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
@@ -261,9 +264,8 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     """Run `options.rounds` rounds after one of warm-up, with all contenders in turns, each in its process. Before that,
     each contender alone finds the fastest of `options.thread_counts`.
     """
-    # A fork server that has imported torch forks the processes: they do not wait for imports and inherit nothing from
-    # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the
-    # GPU in the server, no forked process could use it.
+    # A fork server that has imported torch forks Tandem's processes: they do not wait for imports and inherit nothing
+    # from this process. The others are new processes, because OpenMP reads its settings when torch is imported.
     start = multiprocessing.get_context("forkserver")
     preloaded = ("torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe")
     start.set_forkserver_preload([*preloaded])
@@ -271,7 +273,9 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
         workers: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+                method = start if contender.is_tandem else multiprocessing.get_context("spawn")
+                with nullcontext() if contender.is_tandem else openmp_as_torch_comes():
+                    workers[name] = Worker(method, case, contender, options.device, Path(folder) / str(number))
             for worker in workers.values():
                 worker.choose_threads(options.thread_counts, options.seconds / 4)
             turns: dict[Any, Callable[[], float]] = {
@@ -287,6 +291,19 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
     rates = {name: [] if name in failed else measured[name][1:] for name in workers}
     return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, failed)
+
+
+@contextmanager
+def openmp_as_torch_comes() -> Iterator[None]:
+    """Processes that are started in the body have libgomp's own number of polls, not that of tandem/__init__.py."""
+    before = os.environ.get("GOMP_SPINCOUNT")
+    if before == SPINCOUNT:
+        os.environ["GOMP_SPINCOUNT"] = "300000"
+    try:
+        yield
+    finally:
+        if before:
+            os.environ["GOMP_SPINCOUNT"] = before
 
 
 class Worker:
