@@ -220,50 +220,41 @@ def test_the_command_runs_the_project_that_contains_the_current_directory(projec
 
 
 def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp_path: Path):
-    table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label")
+    project = copy_of(trained, tmp_path / "project")
+    table = pd.read_csv(project / "workloads/tiny/data/table.csv").drop(columns="label")
     table.to_csv(tmp_path / "new.csv", index=False)
-    done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert done.returncode == 0, done.stderr
     actual = pd.read_csv(tmp_path / "out.csv", dtype=str).set_index("sequence")["predicted"]
-    recorded = pd.read_csv(trained / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
+    recorded = pd.read_csv(project / run_path("predictions.csv"), dtype=str).set_index("sequence")["predicted"]
     assert len(actual) == table["sequence"].nunique()
     assert (actual.loc[recorded.index] == recorded).all()
     assert not done.stderr
     table.assign(x=1000 * table["x"]).to_csv(tmp_path / "new.csv", index=False)
-    done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert "warning: x is " in done.stderr and "is it in the same unit?" in done.stderr and " y is " not in done.stderr
     table.assign(step=2 * table["step"]).to_csv(tmp_path / "new.csv", index=False)
-    done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert "warning: the rows are 2 apart in 'step', those of the training data 1; are they recorded at" in done.stderr
     table.to_csv(tmp_path / "new.csv", index=False)
-    params = trained / "params.yaml"
+    params = project / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))  # as after `git stash`, which leaves results/
-    try:
-        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
-    finally:
-        params.write_text(TINY)
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"))
     assert "warning: this model was trained with other parameters: train.epochs 3, not 4" in done.stderr
     params.write_text(TINY.replace("weights: last", "weights: best"))  # `evaluate` has not run since
-    try:
-        actual = python(trained, "from tandem.predicting.command import model_of; print(model_of('tiny')[1])").stdout
-    finally:
-        params.write_text(TINY)
+    actual = python(project, "from tandem.predicting.command import model_of; print(model_of('tiny')[1])").stdout
+    params.write_text(TINY)
     assert actual == "last\n", "the weights that are scored in results/"
-    scored = trained / run_path("score.json")
+    scored = project / run_path("score.json")
     content = scored.read_bytes()
     scored.unlink()  # as after `dvc repro train@tiny-cpu`
-    try:
-        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
-    finally:
-        scored.write_bytes(content)
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"))
+    scored.write_bytes(content)
     assert "warning: this model has no score yet; `tandem repro tiny` evaluates it" in done.stderr
-    weights = trained / RUN / "last.safetensors"
+    weights = project / RUN / "last.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-4] + bytes(4))  # the last weight becomes 0
-    try:
-        done = tandem(trained, "predict", "tiny", str(tmp_path / "new.csv"))
-    finally:
-        weights.write_bytes(content)
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"))
     assert done.returncode == 1 and "last.safetensors is altered (its sha256 is not the recorded one)" in done.stderr
 
 
