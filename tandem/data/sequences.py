@@ -327,8 +327,12 @@ def unscored_labels(sequences: Sequences, test: np.ndarray) -> list[str]:
     groups, unit = sequences.groups, sequences.unit or "group"
     if groups is None:
         groups, unit = np.arange(len(sequences.ids)), "sequence"
+    units = "stretches" if unit == "stretch" else f"{unit}s"
     counts = [len(np.unique(groups[sequences.labels == label])) for label in missing]
-    names = [f"{sequences.classes[label]} (in {num} {unit})" for label, num in zip(missing, counts, strict=True)]
+    names = [
+        f"{sequences.classes[label]} (in {num} {unit if num == 1 else units})"
+        for label, num in zip(missing, counts, strict=True)
+    ]
     return [f"no score covers the labels without a test sequence: {joined_names(names)}"] if names else []
 
 

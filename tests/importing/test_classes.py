@@ -1,12 +1,13 @@
 """Classes: rare ones, numbers that may be classes, and words that become features."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, rewritten, saved
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, rewritten, saved, table_with
 
 
 def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
@@ -83,3 +84,13 @@ def test_a_column_of_a_few_words_is_named_with_its_option_and_becomes_features(t
     assert plan.summary["features"] == ["f0", "f1", "mode=high", "mode=low", "mode=mid", *plan.summary["features"][5:]]
     assert "has 154 values; accepted: 50" in refusal(path, "--categories", "note")
     assert "has no column 'mood'; did you mean 'mode'" in refusal(path, "--categories", "mood")
+
+
+def test_a_class_of_groups_that_are_all_in_train_is_named(tmp_path: Path):
+    """A score of 1.0 says nothing about it."""
+    table = table_with(
+        person=lambda number: np.where(number % 3 == 2, "p4", np.char.add("p", (number // 3 % 4).astype(str)))
+    )
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert plan.workload.preprocess.groups == "person"
+    assert re.search(r"no score covers the labels without a test sequence: c \(in 1 group\)", remarks(plan))
