@@ -112,6 +112,23 @@ def test_every_contender_takes_the_same_first_step(
     assert (actual - expected).norm() < 1e-4 * expected.norm()
 
 
+def test_tandem_takes_its_steps_with_the_threads_of_the_round(monkeypatch: pytest.MonkeyPatch):
+    trainer, numbers = open_trainer(one_batch_long(CASES[0]), PEERS["tandem"], "cpu"), list[int]()
+    take_step = trainer.step.__call__
+    monkeypatch.setattr(trainer, "step", lambda *batch: (numbers.append(torch.get_num_threads()), take_step(*batch))[1])
+    monkeypatch.setattr(trainer.step, "set_rate", lambda rate: None, raising=False)
+    monkeypatch.setattr(trainer.step, "graphs", None, raising=False)
+
+    def tick() -> None:
+        torch.set_num_threads(2)
+        if len(numbers) == 2:
+            raise Over
+
+    with pytest.raises(Over):
+        tandem(trainer, tick, PEERS["tandem"])
+    assert numbers[1] == 2
+
+
 def test_auto_chooses_the_precision_with_the_steps_of_a_training(monkeypatch: pytest.MonkeyPatch):
     """On a GPU these are captured: another precision is faster, or not, than with eager ones."""
     steps = []
