@@ -19,7 +19,7 @@ from tandem.tracking.recorder import Recorder
 from tandem.tracking.results import write_results
 from tandem.tracking.resuming import locked_training
 from tandem.tracking.run_info import write_run_info
-from tandem.tracking.start import start
+from tandem.tracking.start import open_context, start
 from tandem.training.context import RunContext
 from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.workers import Workers, process_group
@@ -27,7 +27,7 @@ from tandem.training.workers import Workers, process_group
 
 def main(workload: str, device: str, *seeds: str) -> None:
     """Train with each seed. A replicate that fails does not stop the others; its error is raised at the end."""
-    contexts, errors = [RunContext.to_train(workload, device, int(seed)) for seed in seeds], []
+    contexts, errors = [open_context(workload, device, int(seed)) for seed in seeds], []
     first = contexts[0]
     with process_group(device, first.num_workers, first.kind) as workers, GracefulStop() as interruption:
         for context in contexts:

@@ -46,7 +46,7 @@ def loop() -> str:
     """The source of an epoch and of a step, without docstrings."""
     functions = {"trainer.py": "train_epoch", "step.py": "take_step"}
     sources = [without_docstring(ROOT / "tandem/training" / module, function) for module, function in functions.items()]
-    return "```python\n" + "\n\n".join(sources) + "\n```"
+    return "```python\n" + "\n\n\n".join(sources) + "\n```"
 
 
 def without_docstring(path: Path, function: str) -> str:

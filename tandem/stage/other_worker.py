@@ -5,13 +5,13 @@ writes no file.
 from tandem.runs.inputs import read_inputs
 from tandem.runs.record import Record
 from tandem.stop_signals import StopSignals
-from tandem.training.context import RunContext
+from tandem.tracking.start import open_context
 from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.workers import process_group
 
 
 def train(workload: str, device: str, seed: str) -> None:
-    context = RunContext.to_train(workload, device, int(seed))
+    context = open_context(workload, device, int(seed))
     with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()

@@ -1,17 +1,35 @@
-"""What a training does before its first epoch: it chooses what is `auto`, finds the bottleneck of a step, and connects
-the other workers. Each is printed and recorded.
+"""What a training does before its first epoch: it opens its context, chooses what is `auto`, finds the bottleneck of a
+step, and connects the other workers. What it chooses and finds is printed and recorded.
 """
 
 import time
+from dataclasses import replace
 
+from tandem import files
 from tandem.diagnosis import probe
+from tandem.params.loading import load_params
 from tandem.runs.record import Record
+from tandem.runs.run import open_folder
 from tandem.tracking.recorder import entries_at_start
 from tandem.training import auto
 from tandem.training.context import RunContext
 from tandem.training.execution import EAGERLY
 from tandem.training.trainer import Trainer
 from tandem.training.workers import Workers, workers_sentence
+
+
+def open_context(workload: str, device: str, seed: int) -> RunContext:
+    """Open a training. A replicate takes the realized precision of the first seed, so it needs no measurement of its
+    own. On a CPU it uses one thread, because several replicates run at the same time.
+    """
+    context = RunContext.of(workload, device, seed)
+    if not context.is_replicate:
+        return context
+    first_run = open_folder(files.runs_dir(workload, device), load_params().seeds[0])
+    overrides = {"probe": False, "precision": first_run.train["realized"]["precision"]}
+    if context.num_workers == 1:
+        overrides["threads"] = 1
+    return replace(context, overrides=overrides)
 
 
 def start(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:

@@ -58,20 +58,6 @@ class RunContext:
             "train" if seed == load_params().seeds[0] else "replicate",
         )
 
-    @classmethod
-    def to_train(cls, workload: str, requested: str, seed: int) -> RunContext:
-        """A replicate takes the realized precision of the first seed, so it needs no measurement of its own. On a CPU
-        it uses one thread, because several replicates run at the same time.
-        """
-        context = cls.of(workload, requested, seed)
-        if not context.is_replicate:
-            return context
-        first = seed_dir(workload, requested, "train", "result", load_params().seeds[0]) / "train.json"
-        overrides = {"probe": False, "precision": read_json(first)["realized"]["precision"]}
-        if context.num_workers == 1:
-            overrides["threads"] = 1
-        return replace(context, overrides=overrides)
-
     @property
     def kind(self) -> str:
         """`cpu`, `cuda`: a kind of device (tandem/devices/names.py)."""

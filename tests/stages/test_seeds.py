@@ -86,6 +86,18 @@ def test_the_comparison_has_mean_and_range_of_the_seeds_and_the_times_of_the_fir
     assert "mean of 3 seeds" in (project / "results/compare/compare.md").read_text()
 
 
+def test_a_replicate_refuses_an_altered_record_of_the_first_seed(project: Path, tmp_path: Path) -> None:
+    """Its precision would be taken from it."""
+    altered = copy_of(project, tmp_path / "altered")
+    path = altered / run_path("train.json", seed=0)
+    path.write_text(path.read_text().replace('"precision": "fp32"', '"precision": "bf16"'))
+    done = stage(altered, "train", "tiny", "cpu", "1", check=False, publishes=False)
+    assert done.returncode == 1
+    assert "train.json is altered (its sha256 is not the recorded one); make it again with `" in done.stdout, (
+        done.stdout
+    )
+
+
 def test_the_memory_of_the_first_seed_limits_how_many_train_at_a_time(project: Path) -> None:
     peak_mib = results(project, 0, "timing.json")["timing"]["peak_rss_mib"]
     code = "from stages import replicate\nreplicate.usable_cores = lambda: 8.0\n"
