@@ -42,7 +42,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -264,18 +264,12 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     """Run `options.rounds` rounds after one of warm-up, with all contenders in turns, each in its process. Before that,
     each contender alone finds the fastest of `options.thread_counts`.
     """
-    # A fork server that has imported torch forks Tandem's processes: they do not wait for imports and inherit nothing
-    # from this process. The others are new processes, because OpenMP reads its settings when torch is imported.
-    start = multiprocessing.get_context("forkserver")
-    preloaded = ("torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe")
-    start.set_forkserver_preload([*preloaded])
     with tempfile.TemporaryDirectory() as folder:
         workers: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                method = start if contender.is_tandem else multiprocessing.get_context("spawn")
-                with nullcontext() if contender.is_tandem else openmp_as_torch_comes():
-                    workers[name] = Worker(method, case, contender, options.device, Path(folder) / str(number))
+                with starting(contender) as start:
+                    workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
             for worker in workers.values():
                 worker.choose_threads(options.thread_counts, options.seconds / 4)
             turns: dict[Any, Callable[[], float]] = {
@@ -294,13 +288,24 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
 
 
 @contextmanager
-def openmp_as_torch_comes() -> Iterator[None]:
-    """Processes that are started in the body have libgomp's own number of polls, not that of tandem/__init__.py."""
-    before = os.environ.get("GOMP_SPINCOUNT")
+def starting(contender: Contender) -> Iterator[Any]:
+    """The way to start a contender's process in the body.
+
+    A fork server that has imported torch forks Tandem's processes: they do not wait for imports and inherit nothing
+    from this process. The others are new processes, because OpenMP reads its settings when torch is imported: theirs
+    is libgomp's own number of polls, not that of tandem/__init__.py.
+    """
+    if contender.is_tandem:
+        start = multiprocessing.get_context("forkserver")
+        preloaded = ("torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe")
+        start.set_forkserver_preload([*preloaded])
+        yield start
+        return
+    before = os.environ.get("GOMP_SPINCOUNT", "")
     if before == SPINCOUNT:
         os.environ["GOMP_SPINCOUNT"] = "300000"
     try:
-        yield
+        yield multiprocessing.get_context("spawn")
     finally:
         if before:
             os.environ["GOMP_SPINCOUNT"] = before

@@ -27,6 +27,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 DAY_SECONDS = 86400
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
 MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
+MOST_CLASSES = 20  # of whole numbers that stand for the classes of a label
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
 
 

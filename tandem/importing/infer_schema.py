@@ -9,13 +9,8 @@ from typing import Any
 
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
-from tandem.importing.infer_sequences import (
-    OF_SEQUENCES,
-    find_categories,
-    find_ids,
-    infer_sequences,
-    labelled_ids,
-)
+from tandem.importing.infer_ids import find_ids, labelled_ids
+from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, infer_sequences
 from tandem.importing.infer_series import NO_SEASON, OF_SERIES, advice_on_times, find_times, infer_series
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES

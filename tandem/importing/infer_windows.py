@@ -14,8 +14,8 @@ import pandas as pd
 
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
+from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_label import is_constant, stretches_of
-from tandem.importing.infer_sequences import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tandem.importing import text_format, text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
-from tandem.importing.columns import are_codes, in_stretches, kind_of, may_be_codes, named_like
+from tandem.importing.columns import MOST_CLASSES, are_codes, in_stretches, kind_of, may_be_codes, named_like
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
@@ -27,7 +27,6 @@ from tandem.terminal.messages import one_line
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
 OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
-MOST_CLASSES = 20  # of the codes of a label
 ONE_DIRECTION = 0.7  # share of the rows of a clock that are later than the one before, or earlier
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 

@@ -24,7 +24,7 @@ from tandem.importing import text_format, text_tables
 from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
-from tandem.importing.infer_sequences import find_ids
+from tandem.importing.infer_ids import find_ids
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import find_steps
 from tandem.importing.long_table import (

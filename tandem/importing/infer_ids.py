@@ -1,0 +1,163 @@
+"""The column that tells sequences apart: ids by their names, by rows that are together, and by the labels that follow
+them. Reads no file.
+"""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tandem.data.rows import digits_of_times
+from tandem.importing.columns import DAY_SECONDS, Choice, NotFound, TableColumns, named_like, words_of
+from tandem.importing.infer_label import MISTAKEN_SHARE
+from tandem.importing.infer_step import find_steps, rows_together
+from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
+from tandem.terminal.command import NO_ANSWER, CommandError
+
+
+def repeated_times(columns: TableColumns, time: str) -> str:
+    return (
+        f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
+        "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
+        "columns with --sequence and --step"
+    )
+
+
+def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
+    ids = [name for name in find_ids(columns) if name not in taken]
+    if not ids:
+        if times := columns.of_kind("time"):
+            if not columns.repeats(times[0]):
+                raise NotFound(
+                    f"{columns.shown}: every time in {times[0]!r} occurs once, so the table is one series; name the "
+                    "column to forecast with --target, or the column that tells sequences apart with --sequence"
+                )
+            raise NotFound(repeated_times(columns, times[0]))
+        for name in columns.of_kind("whole"):
+            if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
+                raise ValueError(f"{columns.name}: {mistake}")
+        raise NotFound(
+            f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
+            "--sequence and --step for many sequences, --time for one series; if the rows are in order, count them: "
+            "table['step'] = range(len(table)), and give --step step and --label for a recording with labels in its "
+            "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
+        )
+    column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
+    for group in (name for name in restarting_in(columns, column, step) if name not in taken):
+        raise CommandError(
+            f"{columns.name}: {column!r} may count the sequences of each {group!r}, whose rows are together within a "
+            f"value of {column!r}; give --sequence {shlex.quote(column)} if that is one sequence, or join the columns: "
+            f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{column!r}].astype(str)",
+            NO_ANSWER,
+        )
+    num_values = columns.num_distinct(column)
+    rows_each = f"{num_values:,} values, {len(columns.frame) / num_values:.1f} rows each on average"
+    return column, f"by its name; {rows_each}" if named_like(SEQUENCE_NAMES, [column]) else rows_each
+
+
+def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Iterator[str]:
+    """The columns, such as people or days, for each of whose values the ids may count from 1 again: in the order of the
+    steps, the rows of each value are together in a sequence, and in more sequences than by mistake there are several.
+    If no name says it, the file has the rows of each value together, and so those of each sequence of it.
+    """
+    codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
+    order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+    likely = columns.of_kind("text", "whole", "time", exclude=[name for name in (sequence, step) if name])
+    candidates = named = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
+    if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
+        together = [name for name in likely if columns.is_together(name) and columns.frame[name].notna().all()]
+        candidates = [*named, *together]
+    for column in dict.fromkeys(candidates):
+        num_values = columns.num_distinct(column) + 1  # with that of an empty cell
+        pairs = codes * num_values + columns.codes(column) + 1
+        orders = [order] if column in named else [order, np.arange(len(codes))]
+        distinct, num_runs = np.unique(pairs), {1 + np.count_nonzero(np.diff(pairs[rows])) for rows in orders}
+        num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)
+        if num_runs == {len(distinct)} and 2 * len(distinct) <= len(pairs):
+            if num_shared > MISTAKEN_SHARE * num_sequences:
+                yield column
+
+
+def follows_days(columns: TableColumns, name: str) -> bool:
+    """Whether a column changes only at midnight, in times that go on there as elsewhere, as the day of a month does."""
+    for time in columns.of_kind("time"):
+        seconds = columns.numbers(time).to_numpy()
+        order = np.argsort(seconds, kind="stable")
+        distances, days = np.diff(seconds[order]), seconds[order] // DAY_SECONDS
+        starts = np.diff(columns.codes(name)[order]) != 0
+        if starts.sum() > 1 and (np.diff(days)[starts] == 1).all():
+            return bool((distances[starts] <= 2 * np.median(distances)).all())
+    return False
+
+
+def find_ids(columns: TableColumns) -> list[str]:
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then more distinct ids, then text: an
+    age may be another one in each sequence. Of ids of the same name, those of people or devices, which have several
+    sequences, come last.
+    """
+    candidates = columns.of_kind("text", "whole", "time")
+    names, people, labelled = (
+        named_like(SEQUENCE_NAMES, candidates),
+        named_like(GROUP_NAMES, candidates),
+        labelled_ids(columns),
+    )
+    likely, ranked = list[tuple[str, bool]](), list[tuple[Any, ...]]()
+    for column in candidates:
+        is_together = columns.is_together(column)
+        is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
+        if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
+            likely.append((column, is_together))
+    around = [column for column, is_together in likely if is_together]
+    for place, (column, is_together) in enumerate(likely):
+        num, is_named = columns.num_distinct(column), column in names
+        is_named = is_named and (is_together or not counts_within(columns, column, around))
+        # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
+        word = min(number for number, name in enumerate(SEQUENCE_NAMES) if name in words_of(column)) if is_named else 0
+        is_of_people, is_text = column in people, columns.kinds[column] == "text"
+        order = (-num, not is_of_people, not is_text, names.index(column) if is_named else place)
+        ranked.append((not is_named, not is_together, word, is_named and is_of_people, *order, column))
+    return [column for *_, column in sorted(ranked)]
+
+
+def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:
+    """Whether `column` increases from row to row for each value of one of `ids`, as a trial does that has one row for
+    each person, and no text follows it, as a label follows its sequence.
+    """
+    if columns.kinds[column] != "whole":
+        return False
+    values, num_values = columns.numbers(column).to_numpy(), columns.num_distinct(column)
+    for text in (columns.frame[name] for name in columns.of_kind("text", exclude=[column])):
+        pairs = pd.DataFrame({"id": values, "text": text}).drop_duplicates()
+        if len(pairs) == num_values > 1 < pairs["text"].nunique() and not (text.isna() | (text == "")).any():
+            return False
+    for name in (name for name in ids if columns.kinds[name] != "time" and not named_like(STEP_NAMES, [name])):
+        order, same = rows_together(columns, name)
+        if not (np.diff(values[order])[same] <= 0).any():  # an empty cell may be a row of totals
+            return True
+    return False
+
+
+def labelled_ids(columns: TableColumns) -> list[str]:
+    """The ids of labelled sequences, whatever their names: the rows of each value are together, in the file or in the
+    order of their times, and another text column, or one called label, has one word there. No days, months and so on.
+    """
+    steps = [
+        name for name in named_like(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
+    ]
+    orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
+    candidates = columns.of_kind("text", "whole")
+    of_calendar = {*named_like(CALENDAR_NAMES, candidates)}
+    candidates = [name for name in candidates if name not in of_calendar and not follows_days(columns, name)]
+    candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
+    labels = {*columns.of_kind("text"), *named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
+    num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
+    ids = []
+    for name in candidates:
+        for label in labels:
+            if name != label and 2 <= num_distinct[label] <= num_distinct[name] / 2 <= len(columns.frame) / 8:
+                if len(columns.frame[[name, label]].drop_duplicates()) == num_distinct[name]:
+                    ids.append(name)
+                    break
+    return ids
