@@ -21,19 +21,24 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.folklore import Data, random_tensors
 from benchmarks.networks import Usual
+from tandem.data.packed import read_prepared
 from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import keep_freed_memory
 from tandem.devices.names import is_accelerator, kind_of
+from tandem.files import prepared_dir, read_json
 from tandem.models import Shape
+from tandem.params.loading import load_workload
 from tandem.params.schema import Train
-from tandem.tasks import open_task
+from tandem.tasks import Task, open_task
 from tandem.training import auto
 from tandem.training.batches import TENSORS, Split
+from tandem.training.context import num_velocities
 from tandem.training.execution import CPU, autocast, open_device
-from tandem.training.opening import make_trial, read_training
+from tandem.training.opening import make_trial
 from tandem.training.trainer import Trainer
+from tandem.training.trials import one_batch
 
 PEERS = ("lightning", "accelerate")
 WAIT_SECONDS = 0.1
@@ -140,6 +145,15 @@ def as_torch_comes(contender: Contender, threads: int, device: str) -> Device:
     return kind_of(device)()
 
 
+def read_training(workload: str) -> tuple[Split, Shape, Task]:
+    """The training split that preprocess wrote, on the CPU, the shape of a network for it, and the task."""
+    block, summary = load_workload(workload), read_json(prepared_dir(workload) / "summary.json")
+    task = open_task(block.task, summary, workload)
+    arrays = read_prepared(prepared_dir(workload), "train", summary)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Split(tensors, CPU, num_velocities=num_velocities(block, summary)), Shape.of(summary, task), task
+
+
 def random_training(data: Data) -> tuple[Split, Shape, Any]:
     torch.manual_seed(0)
     names = [str(number) for number in range(data.shape.num_outputs)]
@@ -221,7 +235,7 @@ def refuse_another_way(trainer: Trainer) -> None:
 
 
 def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    batch = trainer.one_batch(trainer.settings.batch_size)
+    batch = one_batch(trainer, trainer.settings.batch_size)
     while True:
         trainer.step(batch)
         tick()
@@ -229,7 +243,7 @@ def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     """The captured step alone, on one batch, without making batches."""
-    step = trainer.step.repeated(trainer.one_batch(trainer.settings.batch_size))
+    step = trainer.step.repeated(one_batch(trainer, trainer.settings.batch_size))
     for _ in range(NUM_WARMUPS + 1):
         step()
     refuse_another_way(trainer)

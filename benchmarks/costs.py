@@ -50,9 +50,10 @@ Requests = dict[str, Callable[[], object]]
 
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
+    from benchmarks.contenders import read_training
     from tandem.training import auto
     from tandem.training.execution import open_device
-    from tandem.training.opening import make_trial, read_training
+    from tandem.training.opening import make_trial
 
     settings, hardware = load_workload(workload).train, detect_hardware(device)
     options = (settings.threads, settings.deterministic, settings.precision)
@@ -256,7 +257,8 @@ TRAIN = f"""
 import json, sys, time
 from pathlib import Path
 from stages import train
-from tandem.tracking import recorder, run_dir
+from tandem.stage import recorder
+from tandem.tracking import run_dir
 
 run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0
 saves, save = [], recorder.Recorder.save

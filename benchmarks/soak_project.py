@@ -72,7 +72,7 @@ class Project:
         """Copy this project's files, with a short training of one workload that is ready to start."""
         shutil.rmtree(self.path, ignore_errors=True)
         copy_project(self.path)
-        recorder = self.path / "tandem/tracking/recorder.py"
+        recorder = self.path / "tandem/stage/recorder.py"
         code = recorder.read_text()
         for line in ("CHECKPOINT_SECONDS = 10.0", "CHECKPOINT_SHARE = 0.01"):
             assert line in code, line

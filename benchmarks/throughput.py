@@ -76,6 +76,7 @@ from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
 from tandem.training.execution import AUTOCAST, Execution
+from tandem.training.trials import one_batch
 
 PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -247,7 +248,7 @@ def flop_per_sample(case: Case, device: str) -> float:
     if case.data:  # one batch suffices for counting
         case = replace(case, data=replace(case.data, num_sequences=case.settings.batch_size))
     trainer = open_trainer(case, Contender(tandem, is_tandem=True), device)
-    return count_flop(trainer, trainer.one_batch(case.settings.batch_size)) / case.settings.batch_size
+    return count_flop(trainer, one_batch(trainer, case.settings.batch_size)) / case.settings.batch_size
 
 
 def peak_of(of_precision: str, threads: int, device: Device) -> float:

@@ -176,9 +176,10 @@ def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
     """The device, and the steps of each batch size and number of workers."""
     import torch.distributed as dist
 
+    from benchmarks.contenders import read_training
     from tandem.params.loading import load_workload
     from tandem.training.execution import open_device
-    from tandem.training.opening import make_trial, read_training
+    from tandem.training.opening import make_trial
     from tandem.training.workers import Workers
 
     requested, cores = load_workload(options.workload).train, int(usable_cores())

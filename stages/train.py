@@ -13,13 +13,13 @@ the processes: the first one runs `main`, the others tandem/stage/other_worker.p
 
 from tandem.runs.inputs import Inputs
 from tandem.runs.record import Record
+from tandem.stage.recorder import Recorder
+from tandem.stage.resuming import locked_training
+from tandem.stage.start import open_context, start
 from tandem.stop_signals import GracefulStop
 from tandem.terminal.command import sentence_of
-from tandem.tracking.recorder import Recorder
 from tandem.tracking.results import write_results
-from tandem.tracking.resuming import locked_training
 from tandem.tracking.run_info import write_run_info
-from tandem.tracking.start import open_context, start
 from tandem.training.context import RunContext
 from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.workers import Workers, process_group

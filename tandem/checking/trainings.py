@@ -11,6 +11,7 @@ from tandem.checking.outputs import OTHER
 from tandem.checking.subject import BATCH_SIZE, ROUNDING, Subject, relative_difference, train
 from tandem.training.network_checks import small_batch_refusal
 from tandem.training.step import take_step
+from tandem.training.trials import one_batch, without_trace
 
 MAX_NAMED = 4  # parameters
 NUM_GRADIENTS = 3  # steps in which every parameter must get a gradient; a last layer of zeros passes none at first
@@ -66,9 +67,9 @@ def threads(subject: Subject) -> Finding:
     if subject.device.is_accelerator:
         return Finding("skip", "the GPU computes, and one thread launches its work")
     trainer = subject.trainer(batch_size=subject.settings.batch_size)
-    batch, results = trainer.one_batch(subject.settings.batch_size), []
+    batch, results = one_batch(trainer, subject.settings.batch_size), []
     for number in (1, 2):
-        with trainer.without_trace():
+        with without_trace(trainer):
             torch.set_num_threads(number)
             loss = take_step(trainer.step, batch)
             gradients = {
@@ -110,7 +111,7 @@ def batch_statistics(subject: Subject) -> Finding:
 def gradients(subject: Subject) -> Finding:
     """Every parameter gets a gradient in one of the first steps."""
     trainer = subject.trainer()
-    batch = trainer.one_batch(BATCH_SIZE)
+    batch = one_batch(trainer, BATCH_SIZE)
     unused = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
     num_parameters = len(unused)
     for _ in range(NUM_GRADIENTS):

@@ -43,6 +43,7 @@ from tandem.training.auto import PRECISIONS
 from tandem.training.batches import Batch
 from tandem.training.execution import AUTOCAST
 from tandem.training.trainer import Trainer
+from tandem.training.trials import alternative, one_batch, without_trace
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -53,7 +54,7 @@ HOPELESS = 3.0  # an alternative whose first steps are this many times as slow p
 NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
 
 Result = TypeVar("Result")
-Changes = dict[str, Any]  # arguments of `Trainer.alternative`
+Changes = dict[str, Any]  # arguments of `alternative` (trials.py)
 Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
@@ -63,7 +64,7 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
     `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
     """
     try:
-        with trainer.without_trace():
+        with without_trace(trainer):
             return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
@@ -72,8 +73,8 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
-    current, device = trainer.alternative(), trainer.device
-    batch = current.one_batch(trainer.settings.batch_size)
+    current, device = alternative(trainer), trainer.device
+    batch = one_batch(current, trainer.settings.batch_size)
     parts = {
         "loop": ProbePart(current, epochs(current.training_steps)),
         "batches": ProbePart(current, map(len, epochs(lambda: current.drawn_batches(current.start_draws())))),
@@ -187,10 +188,10 @@ def start_alternative(trainer: Trainer, changes: Changes, loop_seconds: float) -
     if changes.get("batch_size", 0) * loop_seconds > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     try:
-        alternative = trainer.alternative(**changes)
-        part = ProbePart(alternative, epochs(alternative.training_steps))
+        other = alternative(trainer, **changes)
+        part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
-        is_long = loop_seconds * alternative.settings.batch_size > LONGEST_SECONDS / HOPELESS
+        is_long = loop_seconds * other.settings.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
             if seconds > HOPELESS * loop_seconds:
                 seconds = min(seconds, part.turn(0.0))

@@ -4,8 +4,8 @@ writes no file.
 
 from tandem.runs.inputs import read_inputs
 from tandem.runs.record import Record
+from tandem.stage.start import open_context
 from tandem.stop_signals import StopSignals
-from tandem.tracking.start import open_context
 from tandem.training.opening import open_trainer, stop_on_out_of_memory
 from tandem.training.workers import process_group
 

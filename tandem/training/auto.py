@@ -36,6 +36,7 @@ from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer, snapshot
+from tandem.training.trials import one_batch, without_trace
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # that `auto` chooses from: the range of fp16 is too small for some gradients
 MIN_GAIN = 1.15
@@ -138,10 +139,10 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
     among threads by its sizes.
     """
     settings, seconds_of_number, expected = trainer.settings, {}, ""
-    batch, last = trainer.one_batch(settings.batch_size), len(trainer.train_split) % settings.batch_size
+    batch, last = one_batch(trainer, settings.batch_size), len(trainer.train_split) % settings.batch_size
     val = next(trainer.val_split.batches(sequential_indices(trainer.val_split)[:PREDICTION_BATCH], PREDICTION_BATCH))
     for number in numbers:
-        with trainer.without_trace():
+        with without_trace(trainer):
             torch.set_num_threads(number)
             trainer.model.train()
             losses = [trainer.step(part) for part in (batch, batch.first(last or 1))]
@@ -240,7 +241,7 @@ def explained(choice: Choice, how: str) -> tuple[Any, str]:
 
 def time_choices(setting: str, trainer: Trainer, hardware: dict[str, Any], values: Sequence[Any]) -> Choice:
     """Time a step with each value, and choose the `fastest`."""
-    with trainer.without_trace():  # ends after `seconds_with` has freed its graphs
+    with without_trace(trainer):  # ends after `seconds_with` has freed its graphs
         seconds = seconds_with(setting, trainer, values)
     name, first = trainer.settings.model.name, next(iter(seconds))
     batch = " x ".join(map(str, shapes(trainer)[0]))
@@ -263,7 +264,7 @@ def shapes(trainer: Trainer) -> list[list[int]]:
 
 def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[Any, float]:
     """Value -> seconds of a training step, the minimum over some rounds."""
-    batch, device = trainer.one_batch(trainer.settings.batch_size), trainer.device
+    batch, device = one_batch(trainer, trainer.settings.batch_size), trainer.device
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(values)
     changes = {value: {} if setting == "threads" else {setting: value} for value in values}
     trials = {value: trainer.step.alternative(replace(trainer.execution, **changes[value])) for value in values}

@@ -1,7 +1,6 @@
 """Opens a training: the splits, the network with the seed's weights, a checkpoint's state.
 
-`open_trainer` is for the stages. `make_trial` is for `tandem check` and the benchmarks, and `read_training` for the
-benchmarks alone.
+`open_trainer` is for the stages, `make_trial` for `tandem check` and the benchmarks.
 """
 
 from __future__ import annotations
@@ -17,22 +16,20 @@ from typing import Any
 import torch
 
 from tandem import models
-from tandem.data.packed import read_prepared
 from tandem.devices.device import Device
-from tandem.files import prepared_dir, read_json
 from tandem.models import Shape
 from tandem.params import schema
-from tandem.params.loading import load_workload
 from tandem.params.schema import Train
 from tandem.parts import Component, Part, find
-from tandem.tasks import Task, check_loss, open_task
+from tandem.tasks import Task, check_loss
 from tandem.training.batches import Split
-from tandem.training.context import RunContext, num_velocities
+from tandem.training.context import RunContext
 from tandem.training.custom_loop import LoopTrainer
-from tandem.training.execution import CPU, Execution, streamed
+from tandem.training.execution import Execution, streamed
 from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
 from tandem.training.network_checks import check_outputs, small_batch_refusal
 from tandem.training.trainer import Trainer
+from tandem.training.trials import alternative
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers, threads_of_each
 
 
@@ -135,19 +132,10 @@ def stop_on_out_of_memory(trainer: Trainer) -> Iterator[None]:
         raise SystemExit(OUT_OF_MEMORY_STATUS) from None
 
 
-def read_training(workload: str) -> tuple[Split, Shape, Task]:
-    """The training split that preprocess wrote, on the CPU, the shape of a network for it, and the task."""
-    block, summary = load_workload(workload), read_json(prepared_dir(workload) / "summary.json")
-    task = open_task(block.task, summary, workload)
-    arrays = read_prepared(prepared_dir(workload), "train", summary)
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Split(tensors, CPU, num_velocities=num_velocities(block, summary)), Shape.of(summary, task), task
-
-
 def make_trial(split: Split, shape: Shape, task: Task, settings: Train, device: Device) -> Trainer:
     """A training on `split` for measurements. A step raises if memory runs out, instead of taking a fallback."""
     tensors = {name: tensor.to(device.torch_device) for name, tensor in split.tensors.items()}
     split = replace(split, tensors=tensors, device=device)
-    trainer = make_trainer(split, split, settings, shape, task).alternative()
+    trainer = alternative(make_trainer(split, split, settings, shape, task))
     trainer.model.train()
     return trainer

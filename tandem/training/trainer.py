@@ -1,14 +1,11 @@
 """The training loop. `Trainer.train_epoch` takes the optimizer steps of an epoch, then validates.
 
 Each of its steps is `take_step` (step.py): forward, loss, backward, clip, update. An `Execution` (execution.py) says
-how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends. Below the loop are
-the copies of a training that measurements use, and what a checkpoint contains.
+how: device, precision, eager or as a CUDA graph. Losses stay on the device until the epoch ends.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -18,7 +15,6 @@ import torch
 from torch import nn
 
 from tandem.machine.measure import ONE_GPU, Measurement, measure
-from tandem.machine.threads import using_threads
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
@@ -28,7 +24,7 @@ from tandem.training.execution import Execution, requested_execution
 from tandem.training.executor import Executor, advice
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.optimizer import learning_rates, make_optimizer
-from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
+from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.step import Step, loss_of
 from tandem.training.threads import ThreadTuner
@@ -318,26 +314,6 @@ class Trainer:
         self.thread_tuner = threads
         torch.set_num_threads(threads.number)
 
-    def alternative(self, batch_size: int | None = None, **changes: Any) -> "Trainer":
-        """This training with another batch size or other fields of its execution, for measurements. Data, weights,
-        optimizer and generator are the same. If memory runs out, its steps raise instead of taking a fallback.
-        """
-        other = copy.copy(self)
-        other.settings = replace(self.settings, batch_size=batch_size or self.settings.batch_size)
-        other.step = self.step.alternative(replace(self.execution, **changes))
-        other.executor, other.graph_steps = other.step.executor, None
-        other.norms = self.norms.new_full((other.steps_per_epoch,), math.nan)
-        other.thread_tuner = ThreadTuner([self.thread_tuner.number])
-        return other
-
-    def one_batch(self, size: int) -> Batch:
-        """The first `size` training sequences, or all if there are fewer, as a batch on the device, with teacher
-        forcing if the network has it.
-        """
-        rows = torch.arange(min(size, len(self.train_split)))
-        batch = next(self.train_split.batches(rows, size))
-        return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.settings.model) else batch
-
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
 
@@ -376,18 +352,6 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.device.set_random_state(state["torch_rng"])
         self.epochs_done = state["epochs_done"]
-
-    @contextmanager
-    def without_trace(self) -> Iterator[None]:
-        """Steps taken in this context leave no trace in the training, its number of threads or its memory."""
-        before = copy.deepcopy(self.state())
-        try:
-            with using_threads(torch.get_num_threads()), self.execution.active():
-                yield
-        finally:
-            self.restore(before)  # also drops the graphs; later steps capture again
-            self.optimizer.zero_grad(set_to_none=True)
-            self.device.free_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

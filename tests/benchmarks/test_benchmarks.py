@@ -37,6 +37,7 @@ from tandem.training import opening
 from tandem.training.execution import CPU
 from tandem.training.opening import make_trial
 from tandem.training.threads import ThreadTuner
+from tandem.training.trials import one_batch
 from tandem.training.workers import ALONE
 
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
@@ -87,7 +88,7 @@ def test_the_usual_networks_equal_tandems(case: Case):
     case = one_batch_long(case)
     ours, usual = open_trainer(case, PEERS["tandem"], "cpu"), open_trainer(case, REFERENCE, "cpu")
     assert isinstance(usual.model, Usual) and not isinstance(ours.model, Usual)
-    batch = ours.one_batch(case.settings.batch_size)
+    batch = one_batch(ours, case.settings.batch_size)
     losses = [loss_of(trainer, trainer.model, [batch.values, batch.mask, batch.targets]) for trainer in (ours, usual)]
     torch.testing.assert_close(*losses)
     for loss in losses:
@@ -150,7 +151,7 @@ def test_a_changed_training_has_what_auto_chose_for_the_one_that_it_is_compared_
 def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypatch: pytest.MonkeyPatch):
     """A training on one GPU captures them."""
     case, trials = CASES[0], []
-    monkeypatch.setattr(opening, "read_training", lambda workload: random_training(case.data))
+    monkeypatch.setattr(contenders, "read_training", lambda workload: random_training(case.data))
     monkeypatch.setattr(opening, "make_trial", lambda *about: trials.append(make_trial(*about)) or trials[-1])
     monkeypatch.setattr(torch.distributed, "new_group", lambda ranks: None)
     _, [entry] = workers.open_entries(Namespace(workload="sign", device="cuda", workers=[1], batches=[16]), ALONE)

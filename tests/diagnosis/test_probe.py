@@ -24,6 +24,7 @@ from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
+from tandem.training.trials import alternative, one_batch, without_trace
 from tests.limits import allocated_in_gpu
 from tests.networks import GRU
 from tests.trainers import SETTINGS, TRANSFORMER, full_tensors, trainer_on
@@ -85,9 +86,9 @@ def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, s
 
     class Slow(Split):
         def batches(self, order, batch_size):
-            for one_batch in super().batches(order, batch_size):
+            for tensors in super().batches(order, batch_size):
                 delay.seconds += batch
-                yield one_batch
+                yield tensors
 
     class Costly(Reduce):
         def forward(self, values, mask):
@@ -107,7 +108,7 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     gains = {"batch 16": 9 / 8 / (13 / 16), "batch 64": 9 / 8 / (37 / 64), "precision bf16": 1.0}
     assert result.gains == pytest.approx(gains)
     trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Reduce(4))
-    assert result.flop_per_second == pytest.approx(count_flop(trainer, trainer.one_batch(8)) / 0.005)
+    assert result.flop_per_second == pytest.approx(count_flop(trainer, one_batch(trainer, 8)) / 0.005)
     assert result.numbers()["flop_of_peak"] == result.flop_per_second / 1e9
 
 
@@ -301,8 +302,8 @@ def test_a_profile_between_two_captures_changes_no_bit():
         trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="graph"), 40)
         losses = [trainer.train_epoch().train_loss]
         if profiled:
-            batch = trainer.one_batch(16)
-            with trainer.without_trace():
+            batch = one_batch(trainer, 16)
+            with without_trace(trainer):
                 with contextlib.suppress(RuntimeError):  # CUDA before 12.6: nothing is profiled
                     trainer.device.activities(trainer.step.repeated(batch))
             assert not trainer.step.graphs.captured
@@ -324,7 +325,7 @@ def test_arithmetic_is_counted_not_guessed():
     """A GRU step: three gates, from input and state. The backward pass costs twice the forward one, less what nobody
     asks for."""
     trainer = planted(replace(SETTINGS, model=SMALL, augment=NONE), 10)
-    batch = trainer.one_batch(16)
+    batch = one_batch(trainer, 16)
     forward = 16 * 10 * 2 * (3 * 4 * 4 + 3 * 4 * 4) + 16 * 2 * 8 * 3
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
@@ -345,7 +346,7 @@ class Own(nn.Module):
 
 def test_a_network_that_creates_float32_and_keeps_results_is_counted():
     trainer = planted(replace(SETTINGS, augment=NONE), 10, model=Own())
-    batch = trainer.one_batch(16)
+    batch = one_batch(trainer, 16)
     trainer.step(batch)
     forward = 16 * 10 * 2 * (3 * 8 * 4 + 3 * 8 * 8) + 16 * 2 * 8 * 3
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
@@ -361,14 +362,14 @@ def test_a_network_that_names_its_device_is_counted_there():
     for model in (Reduce(4), Named(4)):
         trainer = on_gpu(replace(SETTINGS, augment=NONE), 10)
         trainer.model = model.to(trainer.device.torch_device)
-        of_both.append(count_flop(trainer, trainer.one_batch(16)))
+        of_both.append(count_flop(trainer, one_batch(trainer, 16)))
     assert of_both[0] == of_both[1] > 0
 
 
 def test_memory_is_accounted_for_by_purpose():
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
     next(iter(trainer.training_steps()))  # makes the optimizer's states
-    needs = memory_needs(trainer, trainer.one_batch(16))
+    needs = memory_needs(trainer, one_batch(trainer, 16))
     weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) / 2**20
     assert needs["weights"] == needs["gradients"] == pytest.approx(weights)
     assert needs["optimizer"] == pytest.approx(2 * weights, rel=0.01)
@@ -382,10 +383,10 @@ def test_activations_are_counted_of_the_part_of_a_batch_that_is_in_memory_at_onc
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, batch_size=16, grad_accum_steps=3), 9)
     sizes: list[int] = []
     trainer.model.register_forward_hook(lambda module, inputs, outputs: sizes.append(len(outputs)))
-    batch = trainer.one_batch(16)
+    batch = one_batch(trainer, 16)
     needs = memory_needs(trainer, batch)
     assert sizes == [6]
-    whole = memory_needs(trainer.alternative(grad_accum_steps=1), batch)
+    whole = memory_needs(alternative(trainer, grad_accum_steps=1), batch)
     assert needs["activations"] == pytest.approx(whole["activations"] * 6 / 16, rel=0.05)
 
 

@@ -29,6 +29,7 @@ from tandem.training.batches import Split, load_split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer
+from tandem.training.trials import alternative, one_batch, without_trace
 from tests import trainers
 from tests.limits import allocated_in_gpu, leave_in_gpu
 from tests.networks import GRU, TCN
@@ -213,9 +214,9 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
 ):
     """The memory of a failed capture is given back. It must not be memory that another graph reads and writes."""
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
-    batch, loss = trainer.one_batch(CAPTURED.batch_size), classify.Task.loss
-    with trainer.without_trace():
-        current, other = trainer.alternative(), trainer.alternative()
+    batch, loss = one_batch(trainer, CAPTURED.batch_size), classify.Task.loss
+    with without_trace(trainer):
+        current, other = alternative(trainer), alternative(trainer)
         step, fails = current.step.repeated(batch), other.step.repeated(batch)
         for _ in range(NUM_WARMUPS + 1):
             step()

@@ -158,7 +158,8 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
 def train_sampled() -> None:
     """Train `tiny` as on a GPU with scripted readings and a processor without energy counters."""
     from stages import train
-    from tandem.tracking import recorder, run_dir
+    from tandem.stage import recorder
+    from tandem.tracking import run_dir
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
     run_dir.start_publisher, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays

@@ -101,6 +101,8 @@ def test_samples_per_second_counts_the_sequences_of_the_batches(
 def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
     import torch
 
+    from tandem.training.trials import without_trace
+
     weights, losses = trained(loop_trainer(name, folder=tmp_path))
     first = loop_trainer(name, folder=tmp_path)
     saved = io.BytesIO()
@@ -115,7 +117,7 @@ def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
     second = loop_trainer(name, folder=tmp_path)
     saved.seek(0)
     second.restore(torch.load(saved, weights_only=True))
-    with second.without_trace():  # as the number of threads is measured before the first epoch
+    with without_trace(second):  # as the number of threads is measured before the first epoch
         pass
     same_weights, same_losses = trained(second)
     assert same_losses == losses[2:] and equal(weights, same_weights)

@@ -10,7 +10,7 @@ from tandem.diagnosis import probe
 from tandem.params.loading import load_params
 from tandem.runs.record import Record
 from tandem.runs.run import open_folder
-from tandem.tracking.recorder import entries_at_start
+from tandem.stage.recorder import entries_at_start
 from tandem.training import auto
 from tandem.training.context import RunContext
 from tandem.training.execution import EAGERLY
