@@ -36,7 +36,7 @@ from tandem.training.batches import Split
 from tandem.training.checkpoint import folder_of, remove_stored
 from tandem.training.context import RunContext
 from tandem.training.execution import Execution
-from tandem.training.executor import Executor, advice, translate_oom
+from tandem.training.executor import Executor, advice_for, translate_oom
 from tandem.training.own_metrics import OwnScores
 from tandem.training.saved_network import load_network
 
@@ -86,7 +86,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, OwnScores, 
     device, task = context.open_device(1), context.task  # the bits of one thread, on any machine
     task.subject, task.fitted = trained.subject, read_fitted(context.workload)
     split = context.open_split("test", device)
-    executor = Executor(Execution(device), splits=[split], advice=advice(device))
+    executor = Executor(Execution(device), splits=[split], advice=advice_for(device))
     weights = context.block.evaluate.weights
     with translate_oom(executor):
         model, _ = load_network(context.result_dir, weights)

@@ -1,4 +1,4 @@
-"""Pack each split into a file that the device can load directly: `python -m tandem.stage preload WORKLOAD DEVICE`.
+"""Pack each split into one file of tensors: `python -m tandem.stage preload WORKLOAD DEVICE`.
 
 Reads data/prepared/<workload>/. Writes data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json,
 which contains sizes, hashes and the requested data location. plan.json is deterministic because training depends on it;

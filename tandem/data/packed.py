@@ -1,4 +1,4 @@
-"""The prepared arrays of a split, and the packed file: one aligned safetensors file that a device can load directly."""
+"""The prepared arrays of a split, and the packed file: one aligned safetensors file, which is memory-mapped."""
 
 import json
 from pathlib import Path

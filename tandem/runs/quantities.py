@@ -26,23 +26,23 @@ class Quantity(NamedTuple):
     reduce: str
     metric: str = ""  # MLflow's name; that of the run ends in `reduce` if epochs have one too
     label: str = ""  # in the table that compares runs
-    is_published: bool = False  # in compare.json and docs/published.json too
+    is_compared: bool = False  # in compare.json and docs/published.json too
     is_sampled: bool = False  # the run's value comes from the GPU's samples, also those between epochs
     chart: str = ""  # title of its curve over the epochs in the report; empty: none
 
 
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max": max, "mean": fmean, "sum": sum}
 QUANTITIES = (
-    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "epoch seconds", is_published=True,
+    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "epoch seconds", is_compared=True,
              chart="seconds per epoch"),
     Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "samples per second",
-             is_published=True),
+             is_compared=True),
     Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
-    Quantity("train_seconds", "s", "only the run", "time/train_seconds", "training seconds", is_published=True),
+    Quantity("train_seconds", "s", "only the run", "time/train_seconds", "training seconds", is_compared=True),
     Quantity("energy_joules", "J", "only epochs", "energy/epoch_joules"),
-    Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "joules per epoch", is_published=True),
-    Quantity("train_joules", "J", "only the run", "energy/train_joules", is_published=True),
-    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "VRAM peak, tensors", is_published=True,
+    Quantity("epoch_joules", "J", "only the run", "energy/epoch_joules_median", "joules per epoch", is_compared=True),
+    Quantity("train_joules", "J", "only the run", "energy/train_joules", is_compared=True),
+    Quantity("peak_allocated_mib", "MiB", "max", "vram/peak_allocated_mib", "VRAM peak, tensors", is_compared=True,
              chart="peak of VRAM, MiB"),
     Quantity("peak_reserved_mib", "MiB", "max", "vram/peak_reserved_mib"),
     Quantity("process_mib", "MiB", "max", "vram/peak_process_mib", "VRAM peak, process", is_sampled=True),
@@ -54,7 +54,7 @@ QUANTITIES = (
     Quantity("power_watts", "W", "mean", "gpu/power_watts", is_sampled=True),
     Quantity("sm_mhz", "MHz", "mean", "gpu/sm_mhz", is_sampled=True),
     Quantity("throttled_share", "", "mean", "gpu/throttled_share", is_sampled=True),
-    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "RAM peak, process", is_published=True,
+    Quantity("peak_rss_mib", "MiB", "max", "ram/peak_mib", "RAM peak, process", is_compared=True,
              chart="peak of RAM, MiB"),
     Quantity("cpu_share", "cores", "mean", "cpu/busy_cores", chart="CPU cores in use"),
     Quantity("gradient_norm", "", "only epochs", "train/gradient_norm",
@@ -72,7 +72,7 @@ RUN_METRICS = {
 }
 # Name -> how compare.json reduces the values of several seeds to one.
 SEED_REDUCTIONS = {
-    entry.name: REDUCE["max" if entry.reduce == "max" else "median"] for entry in QUANTITIES if entry.is_published
+    entry.name: REDUCE["max" if entry.reduce == "max" else "median"] for entry in QUANTITIES if entry.is_compared
 }
 # Key in results/timings.json, which git keeps and `tandem show` lists -> name.
 TRACKED = {
@@ -91,6 +91,11 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
         "val_loss": epoch.val_loss,
         f"val_{score}": epoch.val_score,
     }
+
+
+def score_column(row: Mapping[str, Any]) -> str:
+    """The name of the score in a row of `history_row`."""
+    return next(name for name in row if name.startswith("val_") and name != "val_loss")
 
 
 def timing_row(epoch: Epoch, num_sequences: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
@@ -119,7 +124,7 @@ def peak_of(epoch: Epoch, name: str) -> float | None:
 
 def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, float | None]:
     """Return the MLflow metrics of an epoch from its rows in history.csv and timings.csv."""
-    score = next(name for name in history if name.startswith("val_") and name != "val_loss")
+    score = score_column(history)
     return {
         "train/loss": history["train_loss"],
         "train/learning_rate": history.get("learning_rate"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.devices.names import is_accelerator
+from tandem.runs.quantities import score_column
 
 NOT_TIMED = "trained together with other seeds, so not measured"  # the stage `replicate`
 
@@ -123,7 +124,7 @@ def overfitting_sentence(history: list[dict[str, Any]]) -> str:
     """Return that the validation got worse while the training loss fell; empty if it did not."""
     lowest, last = min(history, key=lambda row: float(row["val_loss"])), history[-1]
     then, now = ({name: float(value) for name, value in row.items()} for row in (lowest, last))
-    score = next(name for name in now if name.startswith("val_") and name != "val_loss")
+    score = score_column(now)
     is_early = then["epoch"] <= LATEST_BEST * len(history) and now["train_loss"] < then["train_loss"]
     if not (is_early and now["val_loss"] > RISEN * then["val_loss"] and now[score] < then[score]):
         return ""

@@ -20,7 +20,7 @@ from tandem.training.workers import Workers, workers_sentence
 
 def open_context(workload: str, device: str, seed: int) -> RunContext:
     """Open a training. A replicate takes the realized precision of the first seed, so it needs no measurement of its
-    own. On a CPU it uses one thread, because several replicates run at the same time.
+    own. It uses one thread, because on a CPU several replicates run at the same time.
     """
     context = RunContext.of(workload, device, seed)
     if not context.is_replicate:
@@ -33,7 +33,7 @@ def open_context(workload: str, device: str, seed: int) -> RunContext:
 
 
 def start(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """After a resume, only the number of threads is chosen anew, and the workers may be others."""
+    """After a resume with a finished epoch, only the number of threads is chosen anew; the workers may be others."""
     if not trainer.epochs_done:
         choose_settings(context, trainer, record)
     elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):

@@ -127,7 +127,7 @@ class RunContext:
         return read_prepared_array(prepared_dir(self.workload), split, name, self.summary)
 
     def read_known(self, model: nn.Module) -> ReadArray:
-        """Return `read`; if the evaluated weights of `model` were also fitted to val, its train includes val, so that
+        """Return `read`; if `fit_initial` or the last weights of `model` saw val, its train includes val, so that
         baselines know as much as the model.
         """
         knows_val = self.block.evaluate.weights == "last" and hasattr(model, "last_weights_know_val")

@@ -51,7 +51,7 @@ class OutOfMemory(ValueError, MemoryError):
         super().__init__(f"out of memory ({failed}) {tried}; next, {', then '.join(advice)}")
 
 
-def advice(device: Device, precision: str = "") -> list[str]:
+def advice_for(device: Device, precision: str = "") -> list[str]:
     """What the user can do, cheapest first. `precision`: the training's, if there is one."""
     left = [CLOSE_OTHERS]
     if precision in ("fp32", "tf32") and "bf16" in device.precisions():

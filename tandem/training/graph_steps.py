@@ -93,7 +93,8 @@ class GraphSteps:
         batch = self.random_draws.apply_to(Batch(values, mask, targets, rows))
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.batch_index).squeeze(0))
-        is_this_step = self.indices == self.batch_index  # after the update nothing may fail, or it would be repeated
+        is_this_step = self.indices == self.batch_index
+        # Nothing may fail after the update, or it would be repeated.
         self.loss_sum.add_(update(batch, self.norm))
         torch.where(is_this_step, self.norm, self.norms, out=self.norms)
         self.batch_index += 1

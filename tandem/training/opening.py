@@ -26,7 +26,7 @@ from tandem.training.batches import Split
 from tandem.training.context import RunContext
 from tandem.training.custom_loop import LoopTrainer
 from tandem.training.execution import Execution, streamed
-from tandem.training.executor import Executor, OutOfMemory, advice, translate_oom
+from tandem.training.executor import Executor, OutOfMemory, advice_for, translate_oom
 from tandem.training.network_checks import check_outputs, small_batch_refusal
 from tandem.training.trainer import Trainer
 from tandem.training.trials import alternative
@@ -46,7 +46,7 @@ def open_trainer(context: RunContext, state: dict[str, Any] | None, workers: Wor
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(settings.threads, context.kind, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
-    with translate_oom(Executor(Execution(device), advice=advice(device, settings.precision))):
+    with translate_oom(Executor(Execution(device), advice=advice_for(device, settings.precision))):
         kept_location = state["executor"]["execution"]["data_location"] if state else None
         is_streamed = kept_location == "host" or num_parts > 1
         data_location = "host" if is_streamed else context.data_location(device)

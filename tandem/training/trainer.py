@@ -21,7 +21,7 @@ from tandem.tasks import Task, score_of
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from tandem.training.execution import Execution, requested_execution
-from tandem.training.executor import Executor, advice
+from tandem.training.executor import Executor, advice_for
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.optimizer import learning_rates, make_optimizer
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
@@ -67,7 +67,7 @@ class Trainer:
         execution = requested_execution(settings, self.device, model)
         execution = replace(execution, data_location="device" if is_resident else "host")
         torch_device = self.device.torch_device
-        self.executor = Executor(execution, model, (train, val), advice(self.device, settings.precision))
+        self.executor = Executor(execution, model, (train, val), advice_for(self.device, settings.precision))
         self.optimizer = make_optimizer(model, settings, torch_device, execution.step == "graph")
         loss = loss_of(task, settings.label_smoothing)
         self.step = Step(model, loss, self.optimizer, self.executor, settings.max_grad_norm)
@@ -75,7 +75,7 @@ class Trainer:
             ordered.use_in(model)
         self.rates = learning_rates(settings, self.steps_per_epoch * settings.epochs)
         self.loss_sum = torch.zeros((), device=torch_device)  # loss of the current epoch, summed over its sequences
-        # The norm of each step's gradients before clipping; NaN if nothing is clipped.
+        # The norm of each step's gradients before clipping; NaN if max_grad_norm is 0.
         self.norms = torch.full((self.steps_per_epoch,), math.nan, device=torch_device)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
