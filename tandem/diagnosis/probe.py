@@ -33,7 +33,7 @@ import torch
 
 from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
-from tandem.devices.memory import is_out_of_memory, shorten
+from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine.interleaving import interleave
@@ -69,7 +69,9 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        return f"memory ran out during the probe ({shorten(error)})"
+        reason = f"memory ran out during the probe ({shorten(error)})"
+    free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
+    return reason
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
@@ -188,18 +190,26 @@ def start_alternative(trainer: Trainer, changes: Changes, loop_seconds: float) -
     if changes.get("batch_size", 0) * loop_seconds > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     try:
-        other = alternative(trainer, **changes)
-        part = ProbePart(other, epochs(other.training_steps))
-        seconds = part.warm_up()
-        is_long = loop_seconds * other.settings.batch_size > LONGEST_SECONDS / HOPELESS
-        for _ in range(0 if is_long else NUM_TRIES - 1):
-            if seconds > HOPELESS * loop_seconds:
-                seconds = min(seconds, part.turn(0.0))
+        part, seconds = warmed_up(trainer, changes, loop_seconds)
     except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
-        return f"failed: {shorten(error)}"
-    if seconds > HOPELESS * loop_seconds:
-        return f"stopped: its first steps were {seconds / loop_seconds:.1f} times as slow"
-    return part
+        reason = f"failed: {shorten(error)}"
+    else:
+        is_slow = seconds > HOPELESS * loop_seconds
+        return f"stopped: its first steps were {seconds / loop_seconds:.1f} times as slow" if is_slow else part
+    free_cache(trainer.device)  # as in `probe`
+    return reason
+
+
+def warmed_up(trainer: Trainer, changes: Changes, loop_seconds: float) -> tuple[ProbePart, float]:
+    """The loop with `changes`, and its seconds per sequence: of one step, or the least of several if it seems slow."""
+    other = alternative(trainer, **changes)
+    part = ProbePart(other, epochs(other.training_steps))
+    seconds = part.warm_up()
+    is_long = loop_seconds * other.settings.batch_size > LONGEST_SECONDS / HOPELESS
+    for _ in range(0 if is_long else NUM_TRIES - 1):
+        if seconds > HOPELESS * loop_seconds:
+            seconds = min(seconds, part.turn(0.0))
+    return part, seconds
 
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:

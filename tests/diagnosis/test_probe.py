@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.names import kind_of
 from tandem.diagnosis import probe as probing
 from tandem.diagnosis.counts import count_flop, memory_needs
@@ -282,6 +283,28 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     epochs = [trainer.train_epoch() for _ in range(2)]
     assert trainer.execution.step == step and trainer.executor.has_graph == resident
     assert not trainer.why_no_graph and len({epoch.train_loss for epoch in epochs}) == 2
+
+
+@pytest.mark.gpu
+def test_a_probe_that_runs_out_of_memory_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    """The error's traceback holds the graphs of the trial, and the training needs their memory for its own."""
+
+    def run_out(trainer: Trainer, seconds: float) -> None:
+        other = alternative(trainer)
+        step = other.step.repeated(one_batch(other, 16))
+        for _ in range(NUM_WARMUPS + 1):
+            step()
+        assert other.executor.has_graph
+        error = torch.OutOfMemoryError("too large")
+        raise error  # the error references its traceback, which references this frame, which references the error
+
+    monkeypatch.setattr(probing, "measure_parts", run_out)
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="graph"), 40)
+    next(iter(trainer.training_steps()))
+    before = allocated_in_gpu()
+    assert probe(trainer) == "memory ran out during the probe (too large)"
+    assert allocated_in_gpu() <= before
+    assert trainer.train_epoch() and trainer.executor.has_graph and not trainer.executor.fallbacks
 
 
 @pytest.mark.gpu
