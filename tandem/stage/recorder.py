@@ -59,11 +59,10 @@ class Recorder:
         """Sample the device in the body, which trains to the last epoch. Then complete the record and save it."""
         workers = self.trainer.workers
         cpu_seconds_before = workers.cpu_seconds_of_others()
-        if self.context.is_replicate:
+        with sampled(self.trainer.device) as readings:  # of a replicate too: else each epoch would start a sampler
+            if not self.context.is_replicate:
+                self.readings = readings
             yield
-        else:
-            with sampled(self.trainer.device) as self.readings:
-                yield
         self.progress.close()
         self.add_readings()  # with the sampler's last reading
         cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds_before
