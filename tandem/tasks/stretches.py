@@ -42,6 +42,6 @@ class Stretches:
         interval = f"no 95% interval: {self.groups.shortage}"
         if ends := interval_of_share(is_right, Groups(self.groups.names[first_windows])):
             metrics |= {"stretch_accuracy_low": ends[0], "stretch_accuracy_high": ends[1]}
-            interval = f"95% interval {ends[0]:.4g} to {ends[1]:.4g}, bootstrap over {self.groups} ({self.unit})"
+            interval = f"95% interval {ends[0]:.4g} to {ends[1]:.4g} over {self.groups} ({self.unit})"
         result = f"{is_right.sum():,} of {len(is_right):,} test stretches are right by their windows' mean probability"
         return metrics, f"{result}: accuracy {metrics['stretch_accuracy']:.4g} ({interval})"

@@ -255,7 +255,9 @@ OTHER_WINDOWS = [{**row, "actual": 101.0} for row in WINDOWS]
     ("score", "first", "second", "message"),
     [
         ("correct", classified("11"), classified("111"), "the test splits differ in 1 of the sequences"),
-        ("window errors", WINDOWS, OTHER_WINDOWS, "the windows have other values or another order"),
+        ("window errors", WINDOWS, OTHER_WINDOWS, "the windows have other values"),
+        ("window errors", WINDOWS, WINDOWS[::-1], "the windows have another order or horizon"),
+        ("window errors", WINDOWS, WINDOWS[: len(WINDOWS) // 2], "the test splits differ in 2 of the windows"),
         ("scores", classified("11"), classified("11"), "predictions.csv needs a column `score` with a number for each"),
     ],
 )
