@@ -63,18 +63,23 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
     `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
     """
-    try:
-        with without_trace(trainer):
-            return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
-    except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = f"memory ran out during the probe ({shorten(error)})"
-    free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
+    reason = ""
+    for why_not_others in ("", "not tried: memory ran out"):
+        try:
+            with without_trace(trainer):
+                return measure_parts(trainer, BUDGET_SECONDS - auto_seconds, why_not_others)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = f"memory ran out during the probe ({shorten(error)})"
+        free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
     return reason
 
 
-def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
+def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") -> ProbeResult:
+    """Measure the parts of the step, and the loop with other settings. The graphs of these stay in memory until the
+    end. `why_not_others`: why no other setting is tried.
+    """
     current, device = alternative(trainer), trainer.device
     batch = one_batch(current, trainer.settings.batch_size)
     parts = {
@@ -88,7 +93,8 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         part.warm_up()
     loop_seconds = min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES))
     started = {
-        name: start_alternative(trainer, changes, loop_seconds) for name, changes in alternatives(trainer).items()
+        name: why_not_others or start_alternative(trainer, changes, loop_seconds)
+        for name, changes in alternatives(trainer).items()
     }
     tried = {name: part for name, part in started.items() if isinstance(part, ProbePart)}
     turns = interleave(

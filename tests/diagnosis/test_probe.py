@@ -285,11 +285,25 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     assert not trainer.why_no_graph and len({epoch.train_loss for epoch in epochs}) == 2
 
 
+def test_a_probe_without_memory_for_other_settings_measures_the_step(monkeypatch: pytest.MonkeyPatch):
+    def run_out(part: probing.ProbePart, seconds: float) -> float:
+        if part.trainer.settings.batch_size > 8:
+            raise torch.OutOfMemoryError("too large")
+        return turn(part, seconds)
+
+    turn = probing.ProbePart.turn
+    monkeypatch.setattr(probing.ProbePart, "warm_up", lambda part: 1e-9)
+    monkeypatch.setattr(probing.ProbePart, "turn", run_out)
+    result = found(planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Reduce(4)))
+    assert result.step_seconds > 0 and not result.gains
+    assert result.missing_reasons["batch 16"] == "not tried: memory ran out"
+
+
 @pytest.mark.gpu
 def test_a_probe_that_runs_out_of_memory_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     """The error's traceback holds the graphs of the trial, and the training needs their memory for its own."""
 
-    def run_out(trainer: Trainer, seconds: float) -> None:
+    def run_out(trainer: Trainer, seconds: float, why_not_others: str) -> None:
         other = alternative(trainer)
         step = other.step.repeated(one_batch(other, 16))
         for _ in range(NUM_WARMUPS + 1):

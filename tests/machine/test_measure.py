@@ -339,6 +339,7 @@ assert len(calls) == 4 or seconds * (len(calls) - 2) < 0.04, (seconds, len(calls
 @pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = kind_of("cuda")()
+    device.synchronize()  # makes the context, which may take longer than the driver averages over
     with measure(device) as usage:
         tensor = torch.ones(2**26, device=device.torch_device)
     assert tensor.nbytes / 2**20 <= usage.peak_allocated_mib <= usage.peak_reserved_mib
