@@ -153,21 +153,21 @@ class Experiment(CmdExperimentsRun):
     on_event: Callable[[StageEvent], object]
 
     def run(self) -> int:
-        class Executor(TempDirExecutor):
+        class ReportingExecutor(TempDirExecutor):
             _repro_and_track = staticmethod(partial(reproduce_stage, self.on_event, TempDirExecutor._repro_and_track))
 
             @classmethod
             def _repro_dvc(cls, *arguments: Any, **options: Any) -> Any:
                 return super()._repro_dvc(*arguments, **options | {"log_errors": False})  # the caller prints the error
 
-        class Queue(TempDirQueue):
+        class ReportingQueue(TempDirQueue):
             @classmethod
             def init_executor(cls, exp: Any, queue_entry: Any, executor_cls: Any = None, **options: Any) -> Any:
-                return super().init_executor(exp, queue_entry, Executor, **options)
+                return super().init_executor(exp, queue_entry, ReportingExecutor, **options)
 
         name = self.args.name
         message = f"made the experiment {name}; `dvc exp apply {name}` puts its results into the workspace"
-        self.repo.experiments.tempdir_queue = Queue(self.repo, WORKSPACE_STASH)
+        self.repo.experiments.tempdir_queue = ReportingQueue(self.repo, WORKSPACE_STASH)
         self.repo.experiments._log_reproduced = lambda *_, **__: ui.write(message)  # DVC writes `dvc exp apply <exp>`
         status: int = super().run()
         return status

@@ -96,7 +96,7 @@ class Publication:
                 make_schema_if_local()  # the store's file may have been removed
 
     def state_of_files(self) -> tuple[dict[str, int], bool]:
-        """Return a value that changes with the stage's files, timings.csv last, and when the stage ends."""
+        """Return a value that changes when the stage has written its files, and when it has ended."""
         times = {}
         for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in files.RECORDED_STAGES)):
             with suppress(FileNotFoundError):

@@ -150,13 +150,13 @@ class Split:
         return [torch.index_select(self.tensors[name], 0, rows, out=buffers[name][: len(rows)]) for name in TENSORS]
 
 
-def load_split(path: Path, device: Device) -> Split:
+def load_split(path: Path, device: Device, num_velocities: int = 0) -> Split:
     """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns because it has no read-only tensors
         tensors = {name: torch.from_numpy(array) for name, array in read_packed(path).items()}
     groups = tensors.pop("groups").to(torch.int64, copy=True) if "groups" in tensors else None
-    return Split(tensors, device, path, "host", groups=groups)
+    return Split(tensors, device, path, "host", num_velocities, groups)
 
 
 def sequential_indices(split: Split) -> torch.Tensor:

@@ -109,9 +109,8 @@ class RunContext:
 
     def open_split(self, name: str, device: Device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
-        split = load_split(packed_file(self.workload, self.requested, name, self.plan), device)
-        split.num_velocities = num_velocities(self.block, self.summary)
-        return split
+        path = packed_file(self.workload, self.requested, name, self.plan)
+        return load_split(path, device, num_velocities(self.block, self.summary))
 
     def data_location(self, device: Device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""

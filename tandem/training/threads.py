@@ -49,8 +49,8 @@ class ThreadTuner:
         total = sum(used.values())
         return sum(number * seconds for number, seconds in used.items()) / total if total else float(self.number)
 
-    def taking(self, steps: Iterator[int]) -> Iterator[int]:
-        """Take `steps`, each of which yields its number of sequences."""
+    def timed(self, steps: Iterator[int]) -> Iterator[int]:
+        """Take `steps`, each of which yields its number of sequences, with the best number of threads."""
         while True:
             if torch.get_num_threads() != self.number:
                 torch.set_num_threads(self.number)

@@ -125,7 +125,7 @@ class Trainer:
         takes one step, on a CPU with the best number of threads (threads.py), and yields its number of sequences
         (of all workers).
         """
-        return self.thread_tuner.taking(self.take_steps(self.start_draws()))
+        return self.thread_tuner.timed(self.take_steps(self.start_draws()))
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:
         """Take the steps of an epoch: as CUDA graphs as far as possible, and the others eagerly.

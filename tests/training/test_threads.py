@@ -173,7 +173,7 @@ def seconds_until(threads: ThreadTuner, clock: list[float], num_steps: int, step
             clock[0] += step(threads.number)
             yield 10
 
-    assert sum(threads.taking(steps())) == 10 * num_steps
+    assert sum(threads.timed(steps())) == 10 * num_steps
     return clock[0] - start
 
 
