@@ -142,8 +142,8 @@ class TableColumns:
         return ""
 
     def codes(self, column: str) -> np.ndarray:
-        """(R,) integers that are equal if the cells are equal."""
-        return pd.factorize(self.frame[column])[0]
+        """(R,) integers from 0 that are equal if the cells are equal; two empty cells are."""
+        return pd.factorize(self.frame[column], use_na_sentinel=False)[0]
 
     def firsts(self, column: str) -> np.ndarray:
         """(R,) for each row, the first row with an equal cell."""

@@ -96,8 +96,8 @@ def is_value(cell: str) -> bool:
 
 
 def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
-    """Whether a row belongs to the header: where the columns have numbers or times, it has text or nothing."""
-    cells = [row[place].strip() for place in values]
+    """Whether a row belongs to the header: where the columns have numbers or times, it has text, or nothing or `-`."""
+    cells = ["" if (cell := row[place].strip()) in MISSING else cell for place in values]
     has_text = 2 * len([*filter(None, cells)]) >= len(values) or num_index_names(row)
     return bool(has_text) and not any(is_value(cell) for cell in cells if cell)
 

@@ -71,7 +71,7 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
         candidates = [*named, *together]
     for column in dict.fromkeys(candidates):
         num_values = columns.num_distinct(column) + 1  # with that of an empty cell
-        pairs = codes * num_values + columns.codes(column) + 1
+        pairs = codes * num_values + columns.codes(column)
         orders = [order] if column in named else [order, np.arange(len(codes))]
         distinct, num_runs = np.unique(pairs), {1 + np.count_nonzero(np.diff(pairs[rows])) for rows in orders}
         num_shared = np.count_nonzero(np.unique(distinct // num_values, return_counts=True)[1] > 1)

@@ -17,7 +17,8 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
     """Raises ValueError if a workload's own network is no module, or returns other outputs than the task needs."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} is {type(model).__name__}, which is not a torch.nn.Module")
-    values, mask = (train.tensors[key][:2].to(train.device.torch_device) for key in ("values", "mask"))
+    # A copy: a network may change its inputs in place, and the file is mapped read-only.
+    values, mask = (train.tensors[key][:2].to(train.device.torch_device, copy=True) for key in ("values", "mask"))
     try:
         signature(model.forward).bind(values, mask)
     except TypeError as error:
@@ -41,7 +42,7 @@ def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Trai
     size, num_parts = settings.batch_size, settings.grad_accum_steps
     if smallest_part(num, size, num_parts) > 1:
         return ""
-    values, mask = (split.tensors[key][:1].to(split.device.torch_device) for key in ("values", "mask"))
+    values, mask = (split.tensors[key][:1].to(split.device.torch_device, copy=True) for key in ("values", "mask"))
     before = split.device.random_state()
     try:
         with torch.no_grad():

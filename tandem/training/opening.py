@@ -94,7 +94,7 @@ def make_trainer(
 
     `loop`: takes the steps instead of Tandem. Raises ValueError if the task's loss is no scalar.
     """
-    targets, mask = (train.tensors[name][:2].cpu() for name in ("targets", "mask"))
+    targets, mask = (train.tensors[name][:2].to("cpu", copy=True) for name in ("targets", "mask"))
     check_loss(task, torch.zeros(shape.outputs(*mask.shape)), targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)

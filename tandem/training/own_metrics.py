@@ -93,7 +93,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
         arguments = {name: value for name, value in requested.items() if name in component.arguments}
         start = time.monotonic()
         with component.explained():
-            returned = function(predictions, targets, mask, **arguments)
+            returned = function(predictions.copy(), targets.copy(), mask.copy(), **arguments)  # it may change them
         seconds = time.monotonic() - start
         numbers = numbers_of(component, returned)
         ends: tuple[float, float] | str = ""  # or why there is no interval

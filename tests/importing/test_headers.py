@@ -19,6 +19,7 @@ UNITS = {
     "in each column": "id,s,m/s2,g,class",
     "only of numbers": ",s,m/s2,m/s2,",
     "not of all numbers": ",,[m/s^2],[m/s^2],",
+    "with a dash for none": "-,s,m/s2,m/s2,-",
 }
 
 

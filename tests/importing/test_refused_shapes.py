@@ -49,6 +49,13 @@ def wide_with(folder: Path, column: str, cell: str) -> Path:
     return folder / "t.csv"
 
 
+def without_an_id(folder: Path) -> Path:
+    table = clips(["a", "b"] * 10)
+    table["clip"] = pd.factorize(table["clip"])[0]
+    table.loc[10, "clip"] = None
+    return saved(table, folder / "t.csv")
+
+
 def with_a_column_twice(path: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table([[1.0, 2.0], [0.0, 1.0]], names=["x", "x"]), path)
@@ -100,6 +107,7 @@ def torn(path: Path) -> Path:
             "",
             r"row 29 \(sequence 4\): column 'label' is empty",
         ),
+        (without_an_id, "", r"t.csv, line 12: column 'clip' is empty"),
         (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
         (
             lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),

@@ -11,12 +11,14 @@ import torch
 
 from tandem.devices.device import Device
 from tandem.devices.names import kind_of
+from tandem.models import Shape
 from tandem.runs.quantities import timing_row
 from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
 from tandem.training.batches import Split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, choose_data_location
 from tandem.training.execution import open_device
+from tandem.training.network_checks import check_outputs, small_batch_refusal
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 
@@ -42,6 +44,20 @@ def test_two_runs_are_bitwise_identical_resident_or_streamed(data_location: str,
     same_weights, same_losses = finish(new_trainer("cpu", data_location, tmp_path))
     assert losses == same_losses and losses[-1] < losses[0]
     assert_identical(weights, same_weights)
+
+
+def test_a_network_that_changes_its_inputs_in_place_is_checked_on_a_copy(tmp_path: Path):
+    """The packed file is mapped read-only: writing to it would end the process."""
+
+    class InPlace(torch.nn.Module):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return values.mul_(mask[..., None]).mul_(2.0).mean(1)[:, :3]
+
+    split = new_trainer("cpu", "host", tmp_path).train_split
+    _, num_steps, num_features = split.tensors["values"].shape
+    shape = Shape(num_features, 3, num_steps, per_step=False)
+    check_outputs(InPlace(), split, shape, "nets.py:InPlace")
+    assert not small_batch_refusal(InPlace(), split, len(split), replace(SETTINGS, batch_size=len(split) - 1))
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
