@@ -11,7 +11,7 @@ The parts are interleaved and use the training's step execution (eager, graph or
 - batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed. Always
   eager and one at a time: in a captured loop, which gathers within the graph, they take less
 - step: the step alone, on one batch that is already on the device
-- single: the step on a single sequence, with almost no computation
+- small: the step on two sequences at once, with almost no computation (BatchNorm refuses a single one)
 
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
 the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
@@ -68,9 +68,9 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
         try:
             with without_trace(trainer):
                 return measure_parts(trainer, BUDGET_SECONDS - auto_seconds, why_not_others)
-        except (RuntimeError, MemoryError, OSError) as error:
-            if not is_out_of_memory(error):
-                raise
+        except Exception as error:
+            if not is_out_of_memory(error):  # of the network, which need not take these batches in training
+                return f"the probe failed ({shorten(error)})"
             reason = f"memory ran out during the probe ({shorten(error)})"
         free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
     return reason
@@ -82,11 +82,12 @@ def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") ->
     """
     current, device = alternative(trainer), trainer.device
     batch = one_batch(current, trainer.settings.batch_size)
+    small, undivided = batch.first(2), alternative(trainer, grad_accum_steps=1)
     parts = {
         "loop": ProbePart(current, epochs(current.training_steps)),
         "batches": ProbePart(current, map(len, epochs(lambda: current.drawn_batches(current.start_draws())))),
         "step": ProbePart(current, repeated(current, batch)),
-        "single": ProbePart(current, repeated(current, batch.first(1))),
+        "small": ProbePart(undivided, repeated(undivided, small)),
     }
     current.model.train()
     for part in parts.values():
@@ -106,7 +107,7 @@ def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") ->
     num_sequences, is_gpu = len(batch), device.is_accelerator
     fastest = {name: min(seconds) for name, seconds in turns.items()}
     # The share of the loop that grows with the batch. A GPU may compute a larger one in the same time.
-    growing = 0.0 if is_gpu else max(fastest["step"] - fastest["single"] / num_sequences, 0.0)
+    growing = 0.0 if is_gpu else max(fastest["step"] - fastest["small"] * len(small) / num_sequences, 0.0)
     growing /= fastest["step"] + fastest["batches"]
     sizes = {name: part.trainer.settings.batch_size for name, part in tried.items()}
     gains = {
@@ -131,7 +132,7 @@ def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") ->
         data_seconds=data,
         wait_seconds=min(max(wait, 0.0), data) if is_gpu else data,
         step_seconds=step,
-        overhead_seconds=statistics.median(turns["single"]),
+        overhead_seconds=statistics.median(turns["small"]) * len(small),
         flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(current.execution.precision, torch.float32)),
         memory_mib=memory_needs(current, batch) | ({} if context is None else {"context": context}),

@@ -2,7 +2,7 @@
 
 - data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap, so the slower one gets the
   wait.
-- compute: on the CPU, the additional time of a step over a step on a single sequence; on a GPU, the time in which a
+- compute: on the CPU, the additional time of a step over a step on two sequences; on a GPU, the time in which a
   kernel runs.
 - launch: the rest. A step on a GPU is launch-bound if the host takes longer to enqueue it than the GPU takes to compute
   it.
@@ -30,7 +30,7 @@ class ProbeResult:
     copy_seconds: float  # for the copy of a batch to the device alone; 0 if there is none
     wait_seconds: float  # waiting for a batch in the loop
     step_seconds: float
-    overhead_seconds: float  # for a step on a single sequence
+    overhead_seconds: float  # for a step on two sequences
     gather_seconds: float | None  # for streamed data, on the host
     host_seconds: float | None  # until the host has enqueued the step
     device_seconds: float | None  # in which a kernel ran

@@ -2,6 +2,7 @@
 writes no file.
 """
 
+from tandem.machine.measure import sampled
 from tandem.runs.inputs import read_inputs
 from tandem.runs.record import Record
 from tandem.stage.start import open_context
@@ -21,8 +22,9 @@ def train(workload: str, device: str, seed: str) -> None:
             if Record(**state["record"]).is_finished:
                 return
             workers.cpu_seconds_of_others()
-            while trainer.epochs_done < context.settings.epochs:
-                trainer.train_epoch()
-                if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
-                    return  # interrupted: the first worker saves the checkpoint
+            with sampled(trainer.device):  # else each epoch would start a sampler, and the first worker wait for it
+                while trainer.epochs_done < context.settings.epochs:
+                    trainer.train_epoch()
+                    if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
+                        return  # interrupted: the first worker saves the checkpoint
             workers.cpu_seconds_of_others()

@@ -145,7 +145,7 @@ def seconds_with_same_bits(trainer: Trainer, numbers: Sequence[int]) -> dict[int
         with without_trace(trainer):
             torch.set_num_threads(number)
             trainer.model.train()
-            losses = [trainer.step(part) for part in (batch, batch.first(last or 1))]
+            losses = [trainer.step(part) for part in ([batch, batch.first(last)] if last else [batch])]
             start = time.perf_counter()
             losses.append(trainer.step(batch))
             seconds = time.perf_counter() - start

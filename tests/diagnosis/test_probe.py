@@ -102,8 +102,8 @@ def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, s
 def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: SimpleNamespace):
     result = found(costly(replace(SETTINGS, augment=NONE, batch_size=8), virtual, 0.004, 0.001, 0.0005))
     assert result.data_seconds == pytest.approx(0.004) == result.wait_seconds
-    assert result.step_seconds == pytest.approx(0.005) and result.overhead_seconds == pytest.approx(0.0015)
-    assert result.shares() == pytest.approx({"data": 4 / 9, "copy": 0.0, "launch": 1.5 / 9, "compute": 3.5 / 9})
+    assert result.step_seconds == pytest.approx(0.005) and result.overhead_seconds == pytest.approx(0.002)
+    assert result.shares() == pytest.approx({"data": 4 / 9, "copy": 0.0, "launch": 2 / 9, "compute": 3 / 9})
     assert result.bottleneck == "compute"
     # Seconds per sequence, 9 / 8 ms as things are.
     gains = {"batch 16": 9 / 8 / (13 / 16), "batch 64": 9 / 8 / (37 / 64), "precision bf16": 1.0}
@@ -113,11 +113,11 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     assert result.numbers()["flop_of_peak"] == result.flop_per_second / 1e9
 
 
-@pytest.mark.parametrize(("undisturbed", "gain"), [(0.35, 9 / 8 / (13 / 16)), (0.0, 2 / (1 + 23.5 / 29))])
+@pytest.mark.parametrize(("undisturbed", "gain"), [(0.35, 9 / 8 / (13 / 16)), (0.0, 2 / (1 + 23 / 29))])
 def test_a_machine_that_disturbs_most_turns_of_a_batch_makes_no_other_batch_fast(
     undisturbed: float, gain: float, virtual: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ):
-    """Other processes take time in bursts; or from every turn: 23.5 of 29 ms then grow with the batch, so that twice
+    """Other processes take time in bursts; or from every turn: 23 of 29 ms then grow with the batch, so that twice
     the batch cannot save more than half of the others.
     """
     trainer = costly(replace(SETTINGS, augment=NONE, batch_size=8), virtual, 0.004, 0.001, 0.0005)
@@ -154,7 +154,7 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     tried, step = [], Step.__call__
 
     def watch(self: Step, batch, *arguments):
-        if len(batch) > 1:  # the single sequence, whose step shows what a step costs whatever is in it
+        if len(batch) > 2:  # else the two sequences whose step shows what a step costs whatever is in it
             tried.append((len(batch), self.execution.grad_accum_steps, self.execution.precision))
         return step(self, batch, *arguments)
 

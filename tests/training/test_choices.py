@@ -161,7 +161,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
         repeated, machine.num_steps = planted(machine, speeds(1.0, 1.0, 1.0), other_run), 0
         assert "threads 2, as chosen before" in auto.resolve(repeated, identity)["threads"]
-        assert repeated.thread_tuner.number == 2 and machine.num_steps == 3 * 4  # which show that the bits depend on it
+        assert repeated.thread_tuner.number == 2 and machine.num_steps == 3 * 3  # which show that the bits depend on it
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
         (replace(AUTO, model=replace(AUTO.model, hidden_size=16)), here, 5),
@@ -210,7 +210,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     assert auto.resolve(trainer, detect_hardware("cpu")) == {"threads": "threads 1: only one core is usable"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=4))
     assert auto.resolve(pinned, detect_hardware("cpu")) == {} and pinned.thread_tuner.kept_number == 4
-    assert machine.num_steps == 2 * 4 and auto.cached_choices() == {}  # which show whether the result depends on it
+    assert machine.num_steps == 2 * 3 and auto.cached_choices() == {}  # which show whether the result depends on it
 
 
 def test_a_gpu_with_one_precision_to_try_chooses_nothing_and_keeps_the_choices_of_others(
