@@ -50,14 +50,14 @@ class Recorder:
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         prefix = f"seed {context.seed}, " if context.is_replicate else ""
         self.progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done, prefix)
-        trainer.on_progress = self.progress.show_fit
-        # The tags at once: the training may fail after a fallback.
-        trainer.executor.on_fallback = lambda fallbacks: run_dir.add_tags(memory_tags(fallbacks))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Sample the device in the body, which trains to the last epoch. Then complete the record and save it."""
         workers = self.trainer.workers
+        self.trainer.on_progress = self.progress.show_fit
+        # The tags at once: the training may fail after a fallback.
+        self.trainer.executor.on_fallback = lambda fallbacks: self.run_dir.add_tags(memory_tags(fallbacks))
         cpu_seconds_before = workers.cpu_seconds_of_others()
         with sampled(self.trainer.device) as readings:  # of a replicate too: else each epoch would start a sampler
             if not self.context.is_replicate:
