@@ -63,17 +63,17 @@ def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
 
     `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
     """
-    reason = ""
+    why = ""
     for why_not_others in ("", "not tried: memory ran out"):
         try:
             with without_trace(trainer):
                 return measure_parts(trainer, BUDGET_SECONDS - auto_seconds, why_not_others)
         except Exception as error:
-            if not is_out_of_memory(error):  # of the network, which need not take these batches in training
-                return f"the probe failed ({shorten(error)})"
-            reason = f"memory ran out during the probe ({shorten(error)})"
+            has_run_out, why = is_out_of_memory(error), shorten(error)
         free_cache(trainer.device)  # outside the `except`, because the error references the tensors of the trial
-    return reason
+        if not has_run_out:  # an error of the network, which need not take these batches in training
+            return f"the probe failed ({why})"
+    return f"memory ran out during the probe ({why})"
 
 
 def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") -> ProbeResult:
