@@ -103,7 +103,7 @@ class ProbeResult:
             return f"{share} is spent waiting for the copy to the GPU"
         if self.bottleneck == "launch":
             if host is None or device is None:
-                return f"{share} is needed even for a single sequence"
+                return f"{share} is needed even for two sequences"
             computing = f"the GPU computes during {device / self.total_seconds:.0%} of the step time"
             return f"{computing}, and the host takes {1000 * host:.2g} ms to launch its {self.num_kernels} kernels"
         return f"{share} is computation, at {rate} measured here"

@@ -23,16 +23,17 @@ def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:
         signature(model.forward).bind(values, mask)
     except TypeError as error:
         raise ValueError(f"forward of {name} must take (values, mask): {error}") from None
-    with torch.no_grad():
-        outputs = model.eval()(values, mask)
+    for num in (2, 1):  # `evaluate` and `tandem predict` may have a single sequence, in which a squeeze goes wrong
+        with torch.no_grad():
+            outputs = model.eval()(values[:num], mask[:num])
+        expected = shape.outputs(*values[:num].shape[:2])
+        received = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        if received != expected:
+            raise ValueError(
+                f"forward of {name} returns {received} for values {tuple(values[:num].shape)}; the task needs "
+                f"{expected}; `tandem check` tests a network before it is trained"
+            )
     model.train()
-    expected = shape.outputs(*values.shape[:2])
-    received = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if received != expected:
-        raise ValueError(
-            f"forward of {name} returns {received} for values {tuple(values.shape)}; the task needs {expected}; "
-            "`tandem check` tests a network before it is trained"
-        )
 
 
 def small_batch_refusal(model: nn.Module, split: Split, num: int, settings: Train) -> str:

@@ -2,6 +2,7 @@
 test_gpu.py.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,17 +47,23 @@ def test_two_runs_are_bitwise_identical_resident_or_streamed(data_location: str,
     assert_identical(weights, same_weights)
 
 
-def test_a_network_that_changes_its_inputs_in_place_is_checked_on_a_copy(tmp_path: Path):
+def test_a_network_is_checked_with_copies_of_two_sequences_and_of_one(tmp_path: Path):
     """The packed file is mapped read-only: writing to it would end the process."""
 
     class InPlace(torch.nn.Module):
         def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return values.mul_(mask[..., None]).mul_(2.0).mean(1)[:, :3]
 
+    class Squeezed(InPlace):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(values, mask).squeeze()
+
     split = new_trainer("cpu", "host", tmp_path).train_split
     _, num_steps, num_features = split.tensors["values"].shape
     shape = Shape(num_features, 3, num_steps, per_step=False)
     check_outputs(InPlace(), split, shape, "nets.py:InPlace")
+    with pytest.raises(ValueError, match=re.escape(f"returns (3,) for values (1, {num_steps}, {num_features})")):
+        check_outputs(Squeezed(), split, shape, "nets.py:Squeezed")
     assert not small_batch_refusal(InPlace(), split, len(split), replace(SETTINGS, batch_size=len(split) - 1))
 
 
