@@ -45,7 +45,7 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     below = rows[start + 1 + (len(rows) - start) // 2 :]
     values = columns_of_values(below) if len({*map(len, below)}) == 1 else []
     is_above = is_header(rows[start:])
-    if start == 1 and values and abs(widths[0] - width) == 1:  # the line above may be the header, with a mistake
+    if start and values and abs(widths[start - 1] - width) == 1:  # the line above may be the header, with a mistake
         is_above = is_above_values(rows[start], values)
     if start and (len(set(widths[start:])) > 1 or not is_above):
         start = 0  # a row of another length is a mistake, which the reader of the file names

@@ -136,18 +136,19 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     if delimiter != ";" and sum(row[-1].rstrip().endswith(";") for row in rows) > 0.9 * len(rows):
         command = f"sed 's/;[[:space:]]*$//' {shlex.quote(str(path))}"
         raise ValueError(f"the lines of {path} end with a semicolon; {command} > new.csv writes them without it")
-    if {len(row) - 1 for row in rows[1:]} == {len(rows[0])} and len(rows) > 2 and not find_header(rows)[0]:
+    width = len(rows[-1])
+    num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
+    header, below = rows[num_above - 1], rows[num_above:]
+    line = num_raw_rows(text, delimiter, num_remarks + num_above) if 0 < num_above < len(rows) - 1 else 0
+    if line and len(header) == width - 1 and is_header([header, *below]) and not find_header(rows)[0]:
         ends = f"^/row{delimiter}/", rf"\r\?$/{delimiter}last/"
-        for_first, for_last = (f"sed '1s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
+        for_first, for_last = (f"sed '{line}s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
         raise ValueError(
             f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
             f"of R, {for_first} gives it one; if the last one has none, {for_last} does"
         )
-    width = len(rows[-1])
-    num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
-    if delimiter in "\t;|" and 1 < num_above < len(rows) - 1 and len(header := rows[num_above - 1]) > width:
-        if is_header([header[:width], *rows[num_above:]]) and not is_header(rows[num_above:]):
-            line = num_raw_rows(text, delimiter, num_above)
+    if line and delimiter in "\t;|" and num_above > 1 and len(header) > width:
+        if is_header([header[:width], *below]) and not is_header(below):
             cut = "cut -f" if delimiter == "\t" else f"cut -d '{delimiter}' -f"
             raise ValueError(
                 f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; "
