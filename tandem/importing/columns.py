@@ -34,15 +34,16 @@ MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake
 # Text that means a time but is not read -> the pandas code that reads it, and a condition.
 MONTH = f"(?i:{'|'.join(MONTH_NAMES)})"
 DAY_FIRST = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
+ELAPSED = r"(-?\d+ days? )?\d+:[0-5]\d:[0-5]\d(\.\d+)?"  # the hours may be above 24
 ODD_TIMES = {
     rf"{DAY_FIRST} - {DAY_FIRST}": ("to_datetime({}.str.split(' - ').str[0], dayfirst=True)", ""),
     DAY_FIRST: ("to_datetime({}, dayfirst=True)", ", without dayfirst if the month comes first"),
     rf"\d{{4}}[./]\d{{1,2}}[./]\d{{1,2}}.*|\d{{1,2}}[ /-]{MONTH}[ /-]\d{{2,4}}\b.*": ("to_datetime({})", ""),
     rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
-    r"-?\d+ days? \d\d:\d\d:\d\d.*": ("to_timedelta({}).dt.total_seconds()", ""),
+    ELAPSED: ("to_timedelta({}).dt.total_seconds().convert_dtypes()", ""),
 }
 TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[aApP][mM]?)?"
-ODD_TIME = "|".join((TIME_OF_DAY, *ODD_TIMES))
+ODD_TIME, ODD_DATE = "|".join((TIME_OF_DAY, *ODD_TIMES)), "|".join(ODD_TIMES.keys() - {ELAPSED})
 # Numbers that mean times are from ... to -> what they count, and how pandas reads them.
 CLOCKS = {
     (3e4, 6e4): ("days since 1900, as in Excel", "unit='D', origin='1899-12-30').dt.round('s'"),
@@ -164,7 +165,7 @@ class TableColumns:
         odd = {name: self.frame[name].dropna().astype(str) for name in self.of_kind("odd")}
         of_day = [name for name, texts in odd.items() if texts[texts != ""].str.fullmatch(TIME_OF_DAY).all()]
         dates = [name for name in self.of_kind("time", "odd") if name not in of_day]
-        dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_TIME).mean() > 0.9]
+        dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_DATE).mean() > 0.9]
         if of_day and (column in of_day or column in dates):
             shown = f"{'dates beside ' * (column in dates)}times of day like {self.frame[of_day[0]].dropna().iloc[0]!r}"
             has_colons = odd[of_day[0]].str.contains(":").any()
@@ -183,7 +184,7 @@ class TableColumns:
             )
         for form, (code, condition) in ODD_TIMES.items():
             is_time = cells.str.fullmatch(form)
-            if is_time.mean() > 0.9:
+            if is_time.mean() > 0.9 and not (form == ELAPSED and dates):
                 if not is_time.all():
                     no_dates = cells[~is_time].unique()[:4].tolist()
                     return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, no_dates)}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tandem.importing.columns import Choice, TableColumns, in_stretches, named_l
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
 from tandem.importing.infer_series import find_times
-from tandem.importing.infer_step import find_steps
+from tandem.importing.infer_step import are_even, find_steps
 from tandem.importing.long_table import (
     BLOCK_CELLS,
     Block,
@@ -208,12 +209,19 @@ def is_long(columns: TableColumns, by_name: bool = True) -> bool:
         for step, _ in find_steps(columns, name):
             if (by_name and named_like(STEP_NAMES, [step])) or columns.num_distinct(step) * 2 <= len(columns.frame):
                 return True
-    times = find_times(columns)
+    times = [*find_times(columns), *filter(partial(is_elapsed, columns), columns.of_kind("odd", "text"))]
     texts = [
         name for name in columns.of_kind("text", "flag") if 2 <= columns.num_distinct(name) <= len(columns.frame) / 2
     ]
     is_labelled = bool(texts or named_like(LABEL_NAMES[:3], columns.kinds))
     return bool(times) and not columns.repeats(times[0]) and not is_labelled
+
+
+def is_elapsed(columns: TableColumns, name: str) -> bool:
+    """Whether text such as 0:15:00 or 48:30 is a time that rises in equal steps."""
+    clocks = columns.frame[name].astype(str).str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
+    distances = np.diff(pd.to_timedelta(clocks, errors="coerce").dt.total_seconds())
+    return bool(np.median(distances) > 0) and are_even(distances)
 
 
 def open_wide(

@@ -362,3 +362,20 @@ def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
     rates = np.random.default_rng(0).normal(size=(500, 8)).cumsum(axis=0) / 100 + 1
     pd.DataFrame(rates.round(6)).to_csv(tmp_path / "t.csv", index=False, header=False)
     assert "neighbouring rows are nearly equal" in question(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("num_rows", [90, 97, 250])
+def test_rows_of_a_plate_with_an_elapsed_time_are_steps(tmp_path: Path, num_rows: int):
+    """The wells A1 ... A6 were six steps, and the thermostat's temperature the label of each time."""
+    draw, quarters = np.random.default_rng(0), range(num_rows)
+    table = pd.DataFrame({"Time": [f"{number // 4}:{number % 4 * 15:02}:00" for number in quarters]})
+    table["T° 600"] = (37 + draw.normal(0, 0.05, num_rows)).round(1)
+    table = table.assign(
+        **{f"{row}{place}": draw.normal(size=num_rows).round(3) for row in "AB" for place in range(1, 7)}
+    )
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "'Time' holds times" in said and "correct it" not in said
+    path, _ = rewritten(said, tmp_path)
+    assert "is one series with 13 columns" in question(path)
+    plan = planned(path, "--target", "A1")
+    assert (plan.summary["interval"], plan.summary["num_rows"]) == ("15min", num_rows)
