@@ -244,6 +244,17 @@ def open_wide(
         )
     label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
+    if label and not has_header and of_features:
+        place = names.index(label)
+        of_features = max(names[:place], names[place + 1 :], key=len)
+        is_count = columns.kinds[of_features[0]] == "whole" and (np.diff(columns.numbers(of_features[0])) == 1).all()
+        of_features = of_features[int(is_count) :]
+        if excluded := [name for name in names if name not in (label, *of_features)]:
+            notes = [
+                *notes,
+                ("excluded", shortened(excluded), "not on the side of the steps, or the number of the row"),
+            ]
+            columns = TableColumns(columns.frame.drop(columns=excluded), columns.name)
     runs = numbered(of_features) if has_header else {"value": of_features}
     if not any(runs.values()):
         raise ValueError(

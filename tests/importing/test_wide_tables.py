@@ -357,6 +357,21 @@ def test_steps_before_t_are_in_their_order_and_t_is_the_last():
     assert wide.numbered(counted) == {"point": counted}
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_without_a_header_the_columns_behind_the_label_are_no_steps(tmp_path: Path, is_first: bool):
+    """As in KU-HAR, which is sorted by class: the number of the row told the label. Before the label: a number too."""
+    values, path = np.random.default_rng(0).normal(size=(60, 30)).round(3), tmp_path / "t.csv"
+    table = pd.DataFrame(values).assign(label=np.arange(60) // 15, length=30, person=np.arange(60) // 3, n=range(1, 61))
+    if is_first:
+        table = table[["n", *table.columns[:-3]]]
+    table.to_csv(path, index=False, header=False)
+    plan, data = prepared(path, "--layout", "wide", "--label", "32" if is_first else "31")
+    assert data.sequences.values.shape == (60, 30, 2), "with velocities"
+    np.testing.assert_allclose(data.sequences.values[:, :, 0] * data.std[0] + data.mean[0], values, atol=1e-5)
+    assert plan.source.notes[-1][0] == "steps" and data.sequences.classes == (0, 1, 2, 3)
+    assert ("excluded", "1" if is_first else "32, 33, 34") in [note[:2] for note in plan.source.notes]
+
+
 def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
     """Exchange rates of eight currencies, which were sequences of seven steps with a number each."""
     rates = np.random.default_rng(0).normal(size=(500, 8)).cumsum(axis=0) / 100 + 1
