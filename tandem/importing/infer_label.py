@@ -51,6 +51,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     others = [name for name in likely if name not in (*by_name, *ids) and not is_id(name)]
     plain = [name for name in by_name if not is_id(name)]
     if plain and not (others and words_of(plain[0]) & WEAK_NAMES):
+        if alike := alike_names(columns, plain, LABEL_NAMES):
+            raise CommandError(which_label(columns, alike, sequence, step), NO_ANSWER)
         return plain[0], "by its name"
 
     def are_classes(names: Sequence[str]) -> list[str]:
@@ -78,6 +80,17 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
         message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
         raise CommandError(f"{message}; give --label {shlex.quote(candidates[0])} if it is the label", NO_ANSWER)
     return candidates[0], why or "the only column that could be one"
+
+
+def alike_names(columns: TableColumns, names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The first column and those that share one of `words` in their names, as label:sits and label:walks do, but not
+    their cells, as a code of the label does. Empty if there are none, or the first is called just label.
+    """
+    shared = words_of(names[0]) & {*words} if names else set()
+    others = [name for name in names[1:] if words_of(name) & shared and names[0].strip().lower() not in shared]
+    pairs = {name: columns.frame[[names[0], name]].drop_duplicates() for name in others}
+    others = [name for name, both in pairs.items() if len(both) > max(both.nunique(dropna=False))]
+    return [names[0], *others] if others else []
 
 
 def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.ndarray) -> bool:

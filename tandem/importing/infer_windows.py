@@ -15,13 +15,13 @@ import pandas as pd
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
-from tandem.importing.infer_label import is_constant, stretches_of
+from tandem.importing.infer_label import alike_names, is_constant, stretches_of
 from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
-OF_TEXT = "text that changes within the recordings"  # why a column is the label
+UNNAMED = "it changes within the recordings"  # why a column is the label that is not called so, or not alone
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
 MOST_NAMED = 10  # columns called like labels
 PARTS_OF_TIMES = "week weekday month hour quarter year season".split()
@@ -64,9 +64,9 @@ def infer_recordings(
             or find_groups_of_recordings(data, recording, (recording, step[0], label[0])),
             "window": find_window(seconds, stretches, options),
         }
-        if label[1] != OF_TEXT:
+        if label[1] != UNNAMED:
             break
-    has_name = "label" in options or any(choice["label"][1] != OF_TEXT for choice in choices.values())
+    has_name = "label" in options or any(choice["label"][1] != UNNAMED for choice in [*choices.values()][:1])
     if choices and not has_name:
         [(sequence, _), *_] = (choice["sequence"] for choice in choices.values())
         free = columns.of_kind("text", exclude=[sequence, *choices])
@@ -109,8 +109,9 @@ def likely_columns(
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     other_texts = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     clip_ids = [] if selected else ids_of_clips(columns)
+    alike = alike_names(columns, by_name, RECORDED_NAMES.split())
     for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
-        why = "by its name" if label in by_name else OF_TEXT
+        why = "by its name" if label in by_name and label not in alike else UNNAMED
         people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))
         people = [name for name in people if not named_like(PARTS_OF_TIMES, [name]) and not follows_days(columns, name)]
         may_be_one = NO_GROUPS not in columns.kinds and (

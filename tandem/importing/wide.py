@@ -26,6 +26,7 @@ from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
+from tandem.importing.infer_label import alike_names
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import are_even, find_steps
 from tandem.importing.long_table import (
@@ -320,7 +321,8 @@ def row_per_sequence(
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named_like(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
-    candidates = [(name, "by its name") for name in labels if name in others and "label" not in options]
+    labels = [name for name in labels if name in others and "label" not in options]
+    candidates = [(name, "by its name") for name in labels if not alike_names(columns, labels, LABEL_NAMES)]
     label = unnamed_label or next(iter(candidates), None)
     # The ids by name, if every row has another. Each of several files may count from 1.
     own_ids = [name for name in named_like(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]

@@ -16,6 +16,7 @@ from tests.own_tables import (
     chosen,
     clips,
     planned,
+    recording,
     refusal,
     remarks,
     rewritten,
@@ -251,3 +252,28 @@ def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
     )
     assert planned(path).workload.preprocess.columns.label == "vessel"
     assert refusal(path, "--label", "TransceiverClass").endswith("--label names another; vessel can be one")
+
+
+@pytest.mark.parametrize("kind", ["sequences", "recordings", "a row per sequence"])
+def test_several_columns_called_alike_are_a_question(tmp_path: Path, kind: str):
+    """As the 51 labels of ExtraSensory, of which the first was taken. A code of the label is no other one."""
+    flags, codes = np.arange(24)[:, None] // [1, 4] % 2, np.arange(24) % 4
+    table = unlabelled(**{"label:sits": flags[:, 0], "label:walks": flags[:, 1], "label_source": np.full(24, 2)})
+    codes_only = unlabelled(label_code=codes, label_name=np.array([*"abcd"])[codes])
+    if kind == "recordings":
+        table = pd.concat([recording([0, 1, 2, 3] * 4, seed=seed, subject=f"p{seed}") for seed in range(4)])
+        codes = table.pop("activity").astype(int)
+        codes_only = table.assign(label_code=codes, label_name=codes.map("abcd".__getitem__))
+        table = table.assign(**{"label:sits": codes // 2, "label:walks": codes % 2, "label_source": 2})
+    elif kind == "a row per sequence":
+        steps = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 6)).round(3)).add_prefix("x_")
+        table = steps.assign(**{"label:sits": flags[:, 0], "label:walks": flags[:, 1]})
+        codes_only = steps.assign(label_code=codes, label_name=np.array([*"abcd"])[codes])
+    path = saved(table, tmp_path / "t.csv")
+    named = re.findall(r"--label ([\w:]+)", refusals.question(lambda: planned(path)))
+    assert named == ["label:sits", "label:walks"]
+    for label in named:
+        assert chosen(planned(path, "--label", label))["label"] == label
+    saved(table.rename(columns={"label:sits": "label"}), path)
+    assert chosen(planned(path))["label"] == "label"
+    assert chosen(planned(saved(codes_only, path)))["label"] == "label_code"
