@@ -25,7 +25,7 @@ def read_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...], i
         return False, tuple(str(number) for number in range(1, len(rows[0]) + 1)), 0, []
     names, named_by = joined_names(rows[start:end])
     notes = list[Note]()
-    parts = {"before the header": range(start), "text where the columns have numbers": range(start, end)}
+    parts = {"before the header": range(start), "text, or no time, where the columns have numbers": range(start, end)}
     for why, places in parts.items():
         lines = [" ".join(filter(None, map(str.strip, rows[row]))) for row in places if row - start not in named_by]
         if lines:
@@ -37,7 +37,8 @@ def read_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...], i
 
 def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     """The first row of the header, and the first of the data. Before the header may be lines about the data, which have
-    another number of cells, and in it lines with units or further names: text where the columns have numbers or times.
+    another number of cells, and in it lines with units, further names or counts: text, or no time, where the columns
+    have numbers or times.
     """
     widths = [len(row) for row in rows]
     width = max(set(widths), key=widths.count)
@@ -52,7 +53,7 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
     if set(widths[start:]) != {width} or len(below) < 2:
         return start, start + 1
     end = start + 1
-    while values and end < len(rows) - len(below) and is_above_values(rows[end], values):
+    while values and end < len(rows) - len(below) and (is_above_values(rows[end], values) or lacks_clock(rows[end:])):
         end += 1
     last = next((n for n in range(len(rows) - len(below) - 1, end, -1) if is_above_values(rows[n], values)), start)
     is_named = is_above_values(rows[start], values) and not num_index_names(rows[start])
@@ -100,6 +101,13 @@ def is_above_values(row: Sequence[str], values: Sequence[int]) -> bool:
     cells = ["" if (cell := row[place].strip()) in MISSING else cell for place in values]
     has_text = 2 * len([*filter(None, cells)]) >= len(values) or num_index_names(row)
     return bool(has_text) and not any(is_value(cell) for cell in cells if cell)
+
+
+def lacks_clock(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row begins with nothing, and the others with numbers that rise: it may count the samples."""
+    first, *others = (row[0].strip().replace(",", ".") for row in rows)
+    is_clock = not first and all(re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", cell) for cell in others)
+    return is_clock and all(float(before) < float(after) for before, after in pairwise(others))
 
 
 def is_header_of(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tandem.importing import new_workload
-from tests.own_tables import LABELS, clips, planned, refusal, saved, series
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, saved, series
 
 UNITS = {
     "in each column": "id,s,m/s2,g,class",
@@ -36,7 +36,7 @@ def test_a_line_of_units_is_left_out_and_named(tmp_path: Path, units: str):
     plan = planned(path := with_lines(tmp_path / "t.csv", table, 1, UNITS[units]))
     assert plan.summary["sha256"] == planned(saved(table, tmp_path / "plain.csv")).summary["sha256"]
     cells = " ".join(filter(None, UNITS[units].split(",")))
-    note = ("header", f"1 line left out: {cells}", "text where the columns have numbers")
+    note = ("header", f"1 line left out: {cells}", "text, or no time, where the columns have numbers")
     assert note in plan.source.notes
     table = table.astype({"f0": object})
     table.loc[9, "f0"] = "left"
@@ -68,6 +68,20 @@ def test_a_first_row_of_data_is_no_line_of_units(tmp_path: Path, line: str):
         assert sum(planned(path).summary["num_filled"] for _ in range(1)) == 2
     except ValueError as error:
         assert "left" in line and "line 2: " in str(error) and "found left" in str(error)
+
+
+@pytest.mark.parametrize("line", [",6000,6000,", ",mV,6000,"])
+def test_a_line_of_counts_does_not_hide_the_clock(tmp_path: Path, line: str):
+    """As AcqKnowledge writes it: the empty cell made a feature of the clock, in minutes of six digits."""
+    draw = np.random.default_rng(0).normal(size=300).cumsum().round(4)
+    rows = [f"{number / 6000:.6g},{value},{value / 2:.3g}," for number, value in enumerate(draw)]
+    (path := tmp_path / "t.csv").write_text("\n".join(["10 msec/sample", "min,CH1,CH2,", line, *rows, ""]))
+    [count] = re.findall(r"for a forecast (table\['time'\] = .*?\)),", message := refusal(path))
+    [read] = re.findall(r"import pandas; (table = .*?); after it", message)
+    exec(f"import pandas; {read}; {count}", namespace := {})  # noqa: S102
+    plan = planned(saved(namespace["table"], tmp_path / "new.csv"), "--target", "CH2")
+    assert plan.workload.preprocess.columns.features == ("CH1",) and plan.summary["num_rows"] == 300
+    assert "min (counts the rows, or is their time)" in reasons(plan)["features"]
 
 
 def quotes(*header: str) -> str:
