@@ -173,10 +173,10 @@ class TableColumns:
             time = f"table[{of_day[0]!r}]{with_colons}"
             if dates:
                 joined = f"table[{dates[0]!r}].astype(str) + ' ' + {time}"
-                return (
-                    f"{shown}; join them with the dates: table['time'] = pandas.to_datetime({joined}), "
-                    "with dayfirst=True if 01/02/2024 is the first of February"
-                )
+                is_first = day_comes_first(odd[dates[0]]) if dates[0] in odd else None
+                code = f"table['time'] = pandas.to_datetime({joined}{', dayfirst=True' if is_first else ''})"
+                hint = ", with dayfirst=True if 01/02/2024 is the first of February" if is_first is None else ""
+                return f"{shown}; join them with the dates: {code}{hint}"
             return (
                 f"{shown} without a date; write the first row's for 2024-01-01, and a day more after each midnight: "
                 f"table['time'] = pandas.to_datetime('2024-01-01 ' + {time}); table['time'] += "
@@ -188,10 +188,8 @@ class TableColumns:
                 if not is_time.all():
                     no_dates = cells[~is_time].unique()[:4].tolist()
                     return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, no_dates)}"
-                first, second = cells.str.extract(r"(\d+)\D+(\d+)").astype(float).max()
-                if form == DAY_FIRST and max(first, second) > 12:  # a day
-                    condition = ""
-                    code = code if first > 12 else code.replace(", dayfirst=True", "")
+                if form == DAY_FIRST and (is_first := day_comes_first(cells)) is not None:
+                    condition, code = "", code if is_first else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
                 hint = "of a text table, --dayfirst yes or --dayfirst no says what comes first; else " * is_asked
                 hint = hint or "this form, as with a year of two digits, is not read; " * (form == DAY_FIRST)
@@ -241,6 +239,12 @@ class TableColumns:
         """Whether equal cells are in adjacent rows, in the order of the file or in `order` (R,)."""
         codes = self.codes(column) if order is None else self.codes(column)[order]
         return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
+
+
+def day_comes_first(dates: pd.Series) -> bool | None:
+    """Whether the day comes before the month, as in 13.01.24; None if no number is above 12."""
+    first, second = dates.str.extract(r"(\d+)\D+(\d+)").astype(float).max()
+    return None if max(first, second) <= 12 else bool(12 < first <= 31)
 
 
 def kind_of(cells: pd.Series) -> str:

@@ -124,7 +124,8 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
     if ending == ".npy":
         return source
     left_out = [path for path in (labels, *prose) if path and path.suffix == paths[0].suffix]
-    return replace(source, code=pandas_code(folder, paths[0], options, source.shape_choices["sequence"][0], left_out))
+    read, write = pandas_code(folder, paths[0], options, source.shape_choices["sequence"][0], left_out)
+    return replace(source, code=(read + (text_tables.code_for_dates(reader.form) if reader.form else ""), write))
 
 
 def pandas_code(

@@ -43,7 +43,7 @@ from typing import Any
 from tandem import files
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
-from tandem.importing import shapes, text_tables, trial
+from tandem.importing import shapes, text_format, text_tables, trial
 from tandem.importing.columns import TIME_OF_DAY, shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
@@ -218,11 +218,11 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: S
     if re.search(r"\btable(\[| = |\.to_csv)", message) and (path.is_file() or (source and all(source.code))):
         read, write = text_tables.pandas_code(path, options) if path.is_file() or not source else source.code
         after = "" if "to_csv" in message else f"; after it: {write}"
-        if "to_datetime(table[" in message and path.is_file() and path.suffix.lower() != ".parquet":
-            for name, form in text_tables.date_formats(path, options).items():
-                message = message.replace(
-                    f"to_datetime(table[{name!r}])", f"to_datetime(table[{name!r}], format={form!r})"
-                )
+        if path.is_file() and path.suffix.lower() != ".parquet":
+            table = text_format.find_format(path, options)
+            read += text_tables.code_for_dates(text_tables.with_notation(table, options))
+        hint = ", with dayfirst=True( in to_datetime)? if 01/02/2024 is the first of February"
+        message = re.sub(hint, "", message) if "to_datetime" in read else message
         return f"{message} (before it: import pandas; {read}{after})"
     return message
 

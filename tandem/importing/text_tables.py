@@ -48,11 +48,15 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
 
 
-def date_formats(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
-    """Column -> the format of its dates, where it is not ISO 8601."""
-    converters = with_notation(find_format(path, options), options).convert
-    forms = {name: form.keywords.get("form", "") for name, form in converters.items() if isinstance(form, partial)}
-    return {name: form for name, form in forms.items() if form}
+def code_for_dates(table: TextTable) -> str:
+    """The code that reads the dates that are not ISO 8601, after that of `pandas_code`, if pandas knows their signs."""
+    code = ""
+    for name, convert in table.convert.items():
+        if form := convert.keywords.get("form") if isinstance(convert, partial) else None:
+            cells = next(read_blocks(table, None))[1][name].to_pandas()
+            if pd.to_datetime(cells, format=form, errors="coerce").notna().eq(cells.str.strip() != "").all():
+                code += f"; table[{name!r}] = pandas.to_datetime(table[{name!r}], format={form!r})"
+    return code
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = ()) -> TextTable:

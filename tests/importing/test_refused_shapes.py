@@ -248,6 +248,8 @@ PAIRS = [
     (timed(year=MONTHS.dt.year, month=MONTHS.dt.month), timed(time=MONTHS)),
     (timed(Datum=SINCE_1970 / 86400 + 25569.25), timed(Datum=HOURS + pd.Timedelta("6h"))),
     (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
+    (by_row("%H:%M", "%d.%m.%Y", HOURS[:288], "Date"), timed(time=HOURS).head(288)),
+    (timed(Datum=HOURS.dt.strftime("%d.%m.%y"), Zeit=HOURS.dt.strftime("%H:%M")), series()),
     (by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5), timed(time=MONTHS)),
     (with_units(), series(unit="bpm", version=10.3)),
     (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
@@ -259,7 +261,8 @@ NAMES = (
     "two-digits month-name excel excel-days ms us s of-day date-and-time fractions 12:00a points parts "
     "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first "
     "label-last ranges hours-in-digits merged long-form hours days-first year-and-month excel-in-any-language "
-    "times-as-columns months-as-columns units codes codes-beside-a-counter landmarks"
+    "times-as-columns days-first-and-times-as-columns days-of-two-digits-first months-as-columns units codes "
+    "codes-beside-a-counter landmarks"
 )
 
 

@@ -62,16 +62,31 @@ def test_an_id_that_two_sequences_have_is_named_as_a_repeated_step(tmp_path: Pat
         assert "replace(" not in message and "cumcount" not in message
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
 @pytest.mark.parametrize("options", [["--step", "time"], []])
-def test_times_that_repeat_are_refused_with_the_code_that_numbers_the_rows(tmp_path: Path, options: list[str]):
+def test_times_that_repeat_are_refused_with_the_code_that_numbers_the_rows(
+    tmp_path: Path, options: list[str], form: str
+):
     """Two purchases on one day are usual, and not to be removed."""
     table = clips(LABELS).sample(frac=1, random_state=0)
-    days = pd.Timestamp("2024-03-01") + pd.to_timedelta(table["frame"].where(table["frame"] != 3, 2), unit="D")
-    table = table.drop(columns="frame").assign(time=days.dt.strftime("%Y-%m-%d"))
+    days = pd.Timestamp("2024-03-27") + pd.to_timedelta(table["frame"].where(table["frame"] != 3, 2), unit="D")
+    table = table.drop(columns="frame").assign(time=days.dt.strftime(form))
     path, flags = rewritten(refusal(saved(table, tmp_path / "t.csv"), *options), tmp_path)
     assert planned(path, *flags).workload.preprocess.columns.step == "row" and flags == ["--step", "row"]
     written = pd.read_csv(path)
     assert written["time"].is_monotonic_increasing and not written.duplicated(["clip", "row"]).any()
+
+
+def test_windows_are_cut_in_the_order_of_dates_that_begin_with_the_day(tmp_path: Path):
+    """The code sorted them as text: 01.02.2024 before 02.01.2024."""
+    draw, days = np.random.default_rng(0), pd.date_range("2024-01-01", periods=200)
+    table = pd.DataFrame({"date": days.strftime("%d.%m.%Y"), "x": draw.normal(size=200), "y": draw.normal(size=200)})
+    table = pd.concat([table.sample(frac=1, random_state=seed).assign(machine=seed) for seed in range(4)])
+    said = refusal(saved(table, tmp_path / "t.csv"), "--sequence", "machine", "--label", "y")
+    path, flags = rewritten(said, tmp_path)
+    dates = pd.to_datetime(pd.read_csv(path)["date"]).groupby(pd.read_csv(path)["window"])
+    assert ((dates.max() - dates.min()).dt.days == dates.size() - 1).all()
+    assert planned(path, *flags).workload.task == "regress"
 
 
 def log_of_records(unit: str, num: int = 30) -> pd.DataFrame:
