@@ -52,9 +52,10 @@ def columns_of_files(
     labels: Path | None,
     notes: list[Note],
     row_label: str | None,
+    names: Sequence[str],
 ) -> tuple[dict[str, Any], str | None, str]:
     """The values of each file from its folders, name and table of labels; the label's column; the reason. `row_label`:
-    a column of the files that changes within them and is called like a label.
+    a column of the files, which have the columns `names`, that changes within them and is called like a label.
 
     Raises CommandError if `row_label` and the names of folders that are not just numbered could both be the label.
     """
@@ -68,8 +69,8 @@ def columns_of_files(
         notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
     # If the label comes from elsewhere, folders are people or sessions.
     label_of_table = requested if requested in of_table else next(iter(named_like(LABEL_NAMES, of_table)), None)
-    is_given = label_of_table or "label" in of_names or requested not in (None, "label")
-    columns = columns_of_folders(folder, ids, not is_given, pattern) | of_names | of_table
+    is_given = label_of_table or "label" in of_names or requested not in (None, "label") or requested in names
+    columns = columns_of_folders(folder, ids, not is_given, pattern, row_label) | of_names | of_table
     if row_label and not is_given and "label" in columns:
         if all(re.fullmatch(NUMBERED, name) for name in columns["label"]):
             columns = columns_of_folders(folder, ids, False, pattern) | of_names | of_table
@@ -101,7 +102,7 @@ def columns_of_files(
 
 
 def columns_of_folders(
-    folder: Path, ids: list[str], is_label: bool, pattern: str | None = None
+    folder: Path, ids: list[str], is_label: bool, pattern: str | None = None, row_label: str | None = None
 ) -> dict[str, list[str]]:
     """The names of the folders between `folder` and each file: train and test are the split, one level is the label. A
     level that `pattern` names is left out.
@@ -121,7 +122,7 @@ def columns_of_folders(
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label else None
-    if label is not None and pattern is None and (of_names := patterns_of(ids)):
+    if label is not None and not (pattern or row_label) and (of_names := patterns_of(ids)):
         first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):
             first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])

@@ -73,12 +73,16 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
         notes.append(("excluded", shortened([path.name for path in prose], 4), "text without a table"))
     reader = Reader(folder, paths, options, axes)
     row_label = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
-    of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label)
+    of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label, reader.names)
+    for name, cells in [*of_files.items()] if "label" in reader.names else ():
+        pairs = zip(paths, cells, strict=True)
+        if all({*map(str, reader.read(path)["label"].to_pylist())} == {str(cell)} for path, cell in pairs):
+            del of_files[name]  # the files say the same
     if repeats := [
         name for name in reader.names if name in of_files or (name == "sequence" and "needed" not in options)
     ]:
-        name = repeats[0]
-        way = f"give --label {name} and another word in --pattern, or rename it" if name == label else "rename it"
+        name, word = repeats[0], " and another word in --pattern" * ("pattern" in options)
+        way = f"give --label {name}{word}, or rename it" if name == label else "rename it"
         raise ValueError(f"{paths[0]} has a column {name!r}, which the folder or its labels give too; {way}")
     notes += reader.form.notes if reader.form else []
     others = {name: cells for name, cells in of_files.items() if name != label}

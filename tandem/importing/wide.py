@@ -222,7 +222,7 @@ def is_elapsed(columns: TableColumns, name: str) -> bool:
     """Whether text such as 0:15:00 or 48:30 is a time that rises in equal steps."""
     clocks = columns.frame[name].astype(str).str.replace(r"^(\d+:\d\d)$", r"\1:00", regex=True)
     distances = np.diff(pd.to_timedelta(clocks, errors="coerce").dt.total_seconds())
-    return bool(np.median(distances) > 0) and are_even(distances)
+    return bool(len(distances) and np.median(distances) > 0) and are_even(distances)
 
 
 def open_wide(
@@ -251,10 +251,7 @@ def open_wide(
         is_count = columns.kinds[of_features[0]] == "whole" and (np.diff(columns.numbers(of_features[0])) == 1).all()
         of_features = of_features[int(is_count) :]
         if excluded := [name for name in names if name not in (label, *of_features)]:
-            notes = [
-                *notes,
-                ("excluded", shortened(excluded), "not on the side of the steps, or the number of the row"),
-            ]
+            notes = [*notes, ("excluded", shortened(excluded), "beside the label, or the number of the row")]
             columns = TableColumns(columns.frame.drop(columns=excluded), columns.name)
     runs = numbered(of_features) if has_header else {"value": of_features}
     if not any(runs.values()):

@@ -58,6 +58,33 @@ def test_a_label_within_files_and_one_of_folders_is_a_question(tmp_path: Path):
     assert planned(folder).summary["classes"] == words
 
 
+@pytest.mark.parametrize("options", [(), ("--label", "label")])
+def test_a_label_within_files_comes_before_the_words_of_their_names(tmp_path: Path, options: tuple[str, ...]):
+    """As swimmers' strokes; the question about folders and names once came again after each of its answers."""
+    words = ["back", "crawl", "fly"]
+    folder = write_recordings(tmp_path / "d", lambda person, number: f"{person}/{words[number]}_15.txt", "label")
+    plan = planned(folder, *options)
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("label", "folder1")
+    assert len(plan.summary["classes"]) == 3 and sum(plan.summary["num_groups"].values()) == 4
+    assert "give --label label and another word in --pattern" in refusal(folder, "--pattern", "{person}/{label}_*")
+    plan = planned(folder, "--pattern", "{person}/{stroke}_*", "--label", "label")
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("label", "person")
+
+
+def test_a_column_that_says_the_same_as_the_folders_is_the_label(tmp_path: Path):
+    """As in MobiAct, where --label label, as was advised, led to the same advice."""
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for path in folder.glob("*/*.csv"):
+        pd.read_csv(path).assign(label=path.parent.name).to_csv(path, index=False)
+    for options in ((), ("--label", "label"), ("--pattern", "{label}/*")):
+        plan = expect(folder, *options, ordered=False)
+        assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("label", "none")
+    pd.read_csv(path).assign(label="push" if path.parent.name != "push" else "swipe").to_csv(path, index=False)
+    assert "give --label label, or rename it" in refusal(folder)
+    parts = planned(folder, "--label", "label", "--groups", "none").summary["num_per_class"].values()
+    assert sorted(sum(part[word] for part in parts) for word in {*LABELS}) == [5, 6, 7]
+
+
 @pytest.mark.parametrize("word", ["subject0", "P", "user-", "sub_"])
 def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     """`tandem new` once made the person the class, though the files' names have the labels."""
