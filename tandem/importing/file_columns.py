@@ -121,7 +121,7 @@ def columns_of_folders(
     # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02); people are none.
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
-    label = likely[-1] if likely and is_label else None
+    label = likely[-1] if likely and is_label and len({*levels[likely[-1]]}) < len(ids) else None
     if label is not None and not (pattern or row_label) and (of_names := patterns_of(ids)):
         first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):

@@ -90,13 +90,15 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
     if label:
         choices["label"] = (label, why)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
-        ways = ["put them into a folder for each label"]
-        if patterns := patterns_of(ids):
+        ways = ["put them into a folder for each label, three or more (cut a single one in three; --window cuts these)"]
+        parents = [name.rpartition("/")[0] for name in ids]
+        of_parents = [f"{'*/' * parents[0].count('/')}{pattern}/*" for pattern in patterns_of(parents)]
+        if patterns := patterns_of(ids) or of_parents:
             ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
         if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
-        if "folder1" in of_files:
+        if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):
             ways.append("give --label folder1 if it is who or what was recorded")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 

@@ -85,6 +85,33 @@ def test_a_column_that_says_the_same_as_the_folders_is_the_label(tmp_path: Path)
     assert sorted(sum(part[word] for part in parts) for word in {*LABELS}) == [5, 6, 7]
 
 
+def test_folders_with_a_recording_each_are_no_labels_and_the_refusal_says_what_leads_on(tmp_path: Path):
+    """As in UAH-DriveSet, whose folders' names have the labels; and to tell people of one recording each apart."""
+    folder = write_files(
+        tmp_path / "d", lambda number: f"D{number % 6}/km-{number}-D{number % 6}-{LABELS[number]}/r_{number:02}.csv"
+    )
+    pattern = re.search(r"--pattern '([^']*)' for their names", refusal(folder))[1]
+    assert pattern == "*/km-{part2}-{person}-{label}/*"
+    plan = expect(folder, "--pattern", pattern, ordered=False)
+    assert plan.workload.preprocess.groups == "person"
+
+    draw = np.random.default_rng(0)
+    for form in ("one/{}.csv", "two/{}/r.csv"):
+        for person in range(4):
+            (path := tmp_path / form.format(person)).parent.mkdir(parents=True, exist_ok=True)
+            pd.DataFrame(person + draw.normal(size=(300, 2)), columns=["x", "y"]).to_csv(path, index=False)
+        folder = tmp_path / form[:3]
+        message = refusal(folder)
+        assert "three or more (cut a single one in three; --window cuts these)" in message and "task" not in message
+        for path in [*folder.rglob("*.csv")]:
+            name, table = path.relative_to(folder).parts[0].removesuffix(".csv"), pd.read_csv(path)
+            (cut := tmp_path / f"cut {form[:3]}" / name).mkdir(parents=True)
+            for part in range(3):
+                table[part * 100 : part * 100 + 100].to_csv(cut / f"{part}.csv", index=False)
+        summary = planned(cut.parent, "--window", "20").summary
+        assert len(summary["classes"]) == 4 and summary["num_sequences"] > 60
+
+
 @pytest.mark.parametrize("word", ["subject0", "P", "user-", "sub_"])
 def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     """`tandem new` once made the person the class, though the files' names have the labels."""
