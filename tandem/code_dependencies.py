@@ -39,7 +39,7 @@ REGISTRIES = {
 }
 KINDS_OF_DEVICE = "tandem.devices.names"  # this module imports all of them by name
 # Modules of other packages that are a part of a stage.
-PARTS_OF_STAGE = {"train": ("tandem.stage.resuming", "tandem.tracking.start", "tandem.stage.other_worker")}
+PARTS_OF_STAGE = {"train": ("tandem.stage.resuming", "tandem.stage.start", "tandem.stage.other_worker")}
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"baseline": ("baseline",), "train": ("loop", "trainer"), "speed": ("trainer",)}
 # Components of the workload that a stage does not use, although it imports their package.
@@ -65,6 +65,7 @@ def fingerprint_code(stage: str, modules_of: Mapping[str, Sequence[str]], code: 
     modules_of = {**modules_of, **dict.fromkeys(UNUSED_BY_STAGE.get(stage, ()), ())}
     components = (modules_of.get(kind, ()) for kind in NAMED_BY_STAGE.get(stage, ()))
     starts = [f"stages.{stage}", *PARTS_OF_STAGE.get(stage, ()), *chain.from_iterable(components)]
+    assert code.files.keys() >= {*starts}, f"{sorted({*starts} - code.files.keys())} would be left out silently"
     for module in imported_modules(starts, modules_of, code, COMPUTING + SHOWING.get(stage, ())):
         fingerprints |= code.describe(module)[0]
     code.save()

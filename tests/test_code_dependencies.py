@@ -82,6 +82,8 @@ def stages_of(*workloads: str) -> set[str]:
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
         ("tandem/data/series.py", append, {"preprocess@price"}),
         ("tandem/training/step.py", append, stages_of(*WORKLOADS) | FITTED),
+        ("tandem/stage/start.py", append, {f"train@{name}" for name in WORKLOADS}),
+        ("tandem/training/auto.py", append, {f"{stage}@{name}" for stage in ("train", "speed") for name in WORKLOADS}),
         ("tandem/fitted/trainer.py", append, set()),
         ("tandem/fitted/quant.py", append, FITTED),
         ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),

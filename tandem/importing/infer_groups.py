@@ -14,7 +14,7 @@ from tandem.params.schema import NO_GROUPS
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """A column named like people or devices, whose values several sequences share."""
     reason = "no column is named like people, devices or days (--groups selects one)"
-    for column in named_like(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
+    for column in named_like(GROUP_NAMES, columns.of_kind("text", "whole", "time", exclude=taken)):
         cells, num_values = columns.frame[column].to_numpy(), columns.num_distinct(column)
         if not 2 <= num_values < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
             reason = f"{column!r} changes within a sequence, or no two sequences share a value of it"
@@ -38,8 +38,9 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
     """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
     firsts, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
-    candidates = columns.of_kind("text", "whole", exclude=taken)
-    excluded = named_like((*LABEL_NAMES, *STEP_NAMES, *GROUP_NAMES), candidates)
+    candidates = columns.of_kind("text", "whole", "time", exclude=taken)
+    excluded = named_like((*LABEL_NAMES, *GROUP_NAMES), candidates)
+    excluded += named_like(STEP_NAMES, columns.of_kind("text", "whole"))  # a date of several sequences is no step
     shared = [column for column in candidates if column not in excluded and 2 <= columns.num_distinct(column) <= most]
     return [column for column in shared if not columns.changes(column, firsts).any()]
 

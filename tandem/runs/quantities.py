@@ -100,20 +100,23 @@ def score_column(row: Mapping[str, Any]) -> str:
 
 def timing_row(epoch: Epoch, num_sequences: int, warmup_epochs: int, is_timed: bool = True) -> dict[str, Any]:
     """A row of timings.csv. Without `is_timed`, it has the time of day and `Epoch.scalars`, and no measurement."""
-    measured = epoch.training
-    values = {**vars(measured), **epoch.scalars}
-    row = {
+    assert epoch.scalars.keys() <= EPOCH_METRICS.keys(), "a scalar without a line in QUANTITIES would be lost"
+    values: dict[str, Any] = dict(epoch.scalars)
+    if is_timed:
+        values = {
+            **vars(epoch.training),
+            "epoch_seconds": epoch.training.seconds,
+            "samples_per_second": num_sequences / epoch.training.seconds,
+            "validation_seconds": epoch.validation.seconds,
+            **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
+            **epoch.scalars,
+        }
+    return {
         "epoch": epoch.number,
         "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
         "is_warmup": int(epoch.number <= warmup_epochs),
         **{name: values.get(name) for name in EPOCH_METRICS},
-        "epoch_seconds": measured.seconds,
-        "samples_per_second": num_sequences / measured.seconds,
-        "validation_seconds": epoch.validation.seconds,
-        **{name: peak_of(epoch, name) for name in ("peak_allocated_mib", "peak_reserved_mib")},
     }
-    assert epoch.scalars.keys() <= EPOCH_METRICS.keys(), "a scalar without a line in QUANTITIES would be lost"
-    return row if is_timed else row | dict.fromkeys(EPOCH_METRICS.keys() - epoch.scalars.keys())
 
 
 def peak_of(epoch: Epoch, name: str) -> float | None:

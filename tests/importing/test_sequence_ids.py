@@ -104,7 +104,11 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
     labels = ["ab"[number // 6 % 2] for number in range(60)]
     table = clips(labels, num_features=2)
     number = table["clip"].str[1:].astype(int)
+    days = pd.Timestamp("2024-03-04") + pd.to_timedelta(number // 6, unit="D")
     for column, values, groups, words in (
+        ("day", days.dt.date, "day", "by its name; each of its 10 values stays in one split"),
+        ("date", days.dt.strftime("%d.%m.%Y 10:30"), "date", "'label' follows it; each of its 10 values stays in one"),
+        ("recorded", days + pd.to_timedelta(number, unit="s"), "none", "no column is named"),  # each another time
         ("pid", number // 6, "pid", "'label' follows it; each of its 10 values stays in one split"),
         ("code", number // 6 % 2, "none", "no column is named"),  # a second name of the label
         ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
