@@ -111,7 +111,9 @@ class RunDir:
         if not has_mlflow():
             problem, fix = "MLflow is not installed", "pip install mlflow"
         while not (state := read_publication(self.folder)) and not problem:
-            if (status := start_publisher()) not in (None, 0):
+            status = publishers[-1].poll() if publishers else None
+            start_publisher()  # restarts it if it was killed
+            if status:
                 problem = f"{PUBLISHER} ended with exit status {status}, see {relative(PUBLISHER_LOG)}"
             elif time.monotonic() > deadline:
                 problem = (
@@ -126,16 +128,14 @@ class RunDir:
         self.ids = {name: state[name] for name in ("run_id", "experiment_id") if name in state}
 
 
-def start_publisher() -> int | None:
+def start_publisher() -> None:
     """Start the process that publishes the run directories, unless the project has one.
 
-    It ends with the process that DVC_PID names; without one, it ends when no stage has run for a while. Returns the
-    exit status of an earlier publisher that this process started and that has ended; otherwise None.
+    It ends with the process that DVC_PID names; without one, it ends when no stage has run for a while.
     """
     if not has_mlflow():
-        return None
+        return
     RUNS.mkdir(parents=True, exist_ok=True)
-    status = publishers[-1].poll() if publishers else None
     with (RUNS / "publisher.lock").open("a") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the publisher inherits the lock and holds it until it ends
         with PUBLISHER_LOG.open("w") as log:
@@ -150,7 +150,6 @@ def start_publisher() -> int | None:
                 start_new_session=True,  # Ctrl+C must stop the stage only; the publisher publishes how the stage ended
             )
         publishers.append(started)
-    return status
 
 
 def has_mlflow() -> bool:
