@@ -63,7 +63,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     varying = [name for name in others if any(varies(columns, name, who, first_rows) for who in people)]
     if varying:  # what never varies within a person may describe the person, as an age does
         others = varying if are_classes(varying) else [*are_classes(others), *varying]
-    candidates, why = [*by_name, *others], f"it varies within {people[0]!r}" if varying else ""
+    candidates = [*by_name, *others]
     if candidates and task is None and not are_classes(candidates) and not plain:
         candidates += [who for who in people if who in likely]  # to tell people apart is the other reading
     if not candidates:  # find_task says what the only text that changes within the sequences lacks
@@ -79,7 +79,8 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if doubt and candidates[0] not in by_name:
         message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
         raise CommandError(f"{message}; give --label {shlex.quote(candidates[0])} if it is the label", NO_ANSWER)
-    return candidates[0], why or "the only column that could be one"
+    within = next((who for who in people if varies(columns, candidates[0], who, first_rows)), "")
+    return candidates[0], f"it varies within {within!r}" if within else "the only column that could be one"
 
 
 def alike_names(columns: TableColumns, names: Sequence[str], words: Sequence[str]) -> list[str]:

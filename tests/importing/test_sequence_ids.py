@@ -14,6 +14,7 @@ from tests.own_tables import (
     chosen,
     clips,
     planned,
+    reasons,
     refusal,
     rewritten,
     saved,
@@ -118,6 +119,14 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
         plan = planned(path, "--label", "label")
         assert chosen(plan)["groups"] == groups, column
         assert words in next(reason for key, _, reason in plan.choices if key == "groups"), column
+
+
+def test_the_reason_for_a_label_names_within_what_it_varies(tmp_path: Path):
+    number = (table := clips(["a"] * 48).drop(columns="label"))["clip"].str[1:].astype(int)
+    table = table.assign(person=number // 4, device=[f"d{value // 4 % 2}" for value in number])
+    table["mood"] = ["calm" if value // 8 % 2 else "tense" for value in number]  # of a person
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert chosen(plan)["label"] == "mood" and reasons(plan)["label"] == "it varies within 'device'"
 
 
 def test_of_several_ids_the_finest_is_the_sequence_and_people_are_the_groups(tmp_path: Path):
