@@ -27,6 +27,7 @@ from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import keep_freed_memory
 from tandem.devices.names import is_accelerator, kind_of
+from tandem.diagnosis.counts import main_precision
 from tandem.files import prepared_dir, read_json
 from tandem.models import Shape
 from tandem.params.loading import load_workload
@@ -37,6 +38,7 @@ from tandem.training.batches import TENSORS, Split
 from tandem.training.context import num_velocities
 from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.opening import make_trial
+from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tandem.training.trials import one_batch
 
@@ -175,8 +177,8 @@ class StepTimer:
     alone would queue hundreds of them, and a round would take minutes.
     """
 
-    def __init__(self, pipe: Connection, device: Device) -> None:
-        self.pipe, self.device = pipe, device
+    def __init__(self, pipe: Connection, step: Step) -> None:
+        self.pipe, self.step, self.device = pipe, step, step.execution.device
         self.count, self.next_wait, self.start, self.end = 0, 1, time.perf_counter(), 0.0
 
     def __call__(self) -> None:
@@ -190,7 +192,7 @@ class StepTimer:
             self.next_wait += max(1, int(self.count * seconds / (now - self.start)))
             return
         try:
-            self.pipe.send((self.count, time.perf_counter() - self.start))
+            self.pipe.send((self.count, time.perf_counter() - self.start, main_precision(self.step)))
             seconds, threads = self.pipe.recv()
         except (EOFError, OSError):
             raise Over from None
@@ -209,7 +211,7 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
     os.chdir(folder)
     try:
         trainer = open_trainer(case, contender, device)
-        contender.loop(trainer, StepTimer(pipe, trainer.device), contender, **contender.options)
+        contender.loop(trainer, StepTimer(pipe, trainer.step), contender, **contender.options)
     except Over:
         pass
     except Exception as error:

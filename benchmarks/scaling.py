@@ -109,7 +109,7 @@ def row_of(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
         return row(f"{value:,}", name, f"not measured: {rounds.missing_reasons[entry]}", *[""] * 3)
     step = case.settings.batch_size / statistics.median(rates)
     ratios = quartiles(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
-    of_peak = rounds.of_peak(entry, flop, "fp32")
+    of_peak = rounds.of_peak(entry, flop)
     return row(f"{value:,}", name, quartiles(rates, ",.0f"), f"{step:.3g}", ratios, f"{of_peak:.3f}")
 
 

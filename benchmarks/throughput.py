@@ -28,7 +28,7 @@ device is synchronized at both ends of a round.
 
 Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
 per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
-the rate of a large matrix product in the same precision, also measured in every round.
+the rate of a large matrix product in the precision of most of its arithmetic, also measured in every round.
 
 All contenders omit learning rate schedule, augmentation, validation and the ragged last batch of an epoch.
 """
@@ -70,12 +70,11 @@ from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.devices.names import KINDS, is_accelerator, kind_of
 from tandem.diagnosis.counts import count_flop
+from tandem.diagnosis.probe import peak_rate
 from tandem.machine.interleaving import interleave
-from tandem.machine.rates import matrix_rate
 from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
-from tandem.training.execution import AUTOCAST, Execution
 from tandem.training.trials import one_batch
 
 PACKAGES = ("torch", *PEERS)
@@ -126,14 +125,15 @@ class Rounds:
     rates: dict[Any, list[float]]
     peaks: dict[tuple[str, int], list[float]]
     threads: dict[Any, int]  # contender -> its number of threads
+    precisions: dict[Any, str]  # contender -> that of most of its arithmetic
     missing_reasons: dict[Any, str]  # contender -> why it has no result
 
     def ratios(self, one: Any, base: Any) -> list[float]:
         """Ratios within the rounds, because a machine's speed drifts."""
         return [rate / other for rate, other in zip(self.rates[one], self.rates[base], strict=True)]
 
-    def of_peak(self, one: Any, flop_per_sample: float, of_precision: str) -> float:
-        pairs = zip(self.rates[one], self.peaks[of_precision, self.threads[one]], strict=True)
+    def of_peak(self, one: Any, flop_per_sample: float) -> float:
+        pairs = zip(self.rates[one], self.peaks[self.precisions[one], self.threads[one]], strict=True)
         return statistics.median(rate * flop_per_sample / peak for rate, peak in pairs)
 
 
@@ -181,7 +181,7 @@ def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds,
     base = floor_for(name, entered, rounds)
     of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
     step = 1000 * case.settings.batch_size / statistics.median(rates)
-    of_peak = rounds.of_peak(name, flop, entered[name].precision)
+    of_peak = rounds.of_peak(name, flop)
     return row(name, rounds.threads[name], quartiles(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
 
 
@@ -254,8 +254,7 @@ def flop_per_sample(case: Case, device: str) -> float:
 def peak_of(of_precision: str, threads: int, device: Device) -> float:
     """FLOP/s of a large matrix product."""
     torch.set_num_threads(threads)
-    with Execution(device, of_precision, deterministic=False).active():
-        return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
+    return peak_rate(device, of_precision)
 
 
 # Measurement.
@@ -277,7 +276,8 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
                 name: partial(worker.turn, options.seconds) for name, worker in workers.items()
             }
             threads = {name: worker.threads for name, worker in workers.items()}
-            kinds = dict.fromkeys((contender.precision, threads[name]) for name, (_, contender) in entered.items())
+            precisions = {name: worker.precision for name, worker in workers.items()}
+            kinds = dict.fromkeys((precisions[name], threads[name]) for name in workers)
             peaks = {("peak", *kind): partial(peak_of, *kind, kind_of(options.device)()) for kind in kinds}
             measured = interleave(turns | peaks, options.rounds + 1)
         finally:
@@ -285,7 +285,7 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
                 worker.close()
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
     rates = {name: [] if name in failed else measured[name][1:] for name in workers}
-    return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, failed)
+    return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, precisions, failed)
 
 
 @contextmanager
@@ -317,6 +317,7 @@ class Worker:
 
     def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
         self.batch_size, self.threads, self.failed = case.settings.batch_size, case.settings.threads, ""
+        self.precision = contender.precision  # of most of its arithmetic; its process knows it after a step
         self.pipe, other = start.Pipe()
         self.process = start.Process(target=compete, args=(other, case, contender, device, folder))
         self.process.start()
@@ -349,7 +350,8 @@ class Worker:
         if isinstance(message, str):
             self.failed = message
             return 0, 0.0
-        return message
+        count, seconds, self.precision = message
+        return count, seconds
 
     def close(self) -> None:
         self.pipe.close()  # this ends the process

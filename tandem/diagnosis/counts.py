@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 from tandem.machine.threads import using_threads
 from tandem.training.batches import Batch
 from tandem.training.execution import autocast
+from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 
 
@@ -45,6 +46,17 @@ def count_on(device: torch.device, trainer: Trainer, batch: Batch) -> float:
             for library, was_enabled in zip(libraries, were_enabled, strict=True):
                 library.enabled = was_enabled
     return counter.num_flop * len(batch) / len(part)
+
+
+def main_precision(step: Step) -> str:
+    """Return the precision in which most of the arithmetic of the steps so far ran: with bf16, recurrent layers may
+    compute in another one, which they note (tandem/models/layers.py).
+    """
+    noted = {note.rpartition(" in ")[2] for note in step.kernels_used if " in " in note}
+    recurrent = [
+        weight for layer in step.model.modules() if isinstance(layer, nn.RNNBase) for weight in layer.parameters()
+    ]
+    return max(noted) if noted and 2 * num_bytes(recurrent) > num_bytes(step.weights) else step.execution.precision
 
 
 def copy_of(model: nn.Module) -> nn.Module:

@@ -34,14 +34,14 @@ import torch
 from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
-from tandem.diagnosis.counts import count_flop, memory_needs
+from tandem.diagnosis.counts import count_flop, main_precision, memory_needs
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine.interleaving import interleave
 from tandem.machine.measure import seconds_of, seconds_per_item
 from tandem.machine.rates import matrix_rate
 from tandem.training.auto import PRECISIONS
 from tandem.training.batches import Batch
-from tandem.training.execution import AUTOCAST
+from tandem.training.execution import AUTOCAST, Execution
 from tandem.training.trainer import Trainer
 from tandem.training.trials import alternative, one_batch, without_trace
 
@@ -134,13 +134,19 @@ def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") ->
         step_seconds=step,
         overhead_seconds=statistics.median(turns["small"]) * len(small),
         flop_per_second=count_flop(trainer, batch) / step,
-        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(current.execution.precision, torch.float32)),
+        peak_flop_per_second=peak_rate(device, main_precision(current.step)),
         memory_mib=memory_needs(current, batch) | ({} if context is None else {"context": context}),
         device_mib=device.memory_bytes()[1] / 2**20,
         gains=gains,
         missing_reasons=missing_reasons,
         **measured,
     )
+
+
+def peak_rate(device: Device, precision: str) -> float:
+    """FLOP/s of a large matrix product in `precision`."""
+    with Execution(device, precision, deterministic=False).active():
+        return matrix_rate(device, AUTOCAST.get(precision, torch.float32))
 
 
 @dataclass(frozen=True)

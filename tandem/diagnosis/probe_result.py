@@ -36,7 +36,7 @@ class ProbeResult:
     device_seconds: float | None  # in which a kernel ran
     num_kernels: int | None
     flop_per_second: float  # of the step
-    peak_flop_per_second: float  # in the precision of the step
+    peak_flop_per_second: float  # in the precision of most of the step's arithmetic
     memory_mib: dict[str, float]  # purpose -> amount
     device_mib: float  # the device's whole memory
     gains: dict[str, float]  # alternative -> times as many sequences per second

@@ -187,12 +187,14 @@ def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch:
             raise EOFError from None
 
     monkeypatch.setattr(contenders, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), Gpu())
+    execution = SimpleNamespace(device=Gpu(), precision="fp32")
+    step = SimpleNamespace(execution=execution, kernels_used=set(), model=torch.nn.Identity(), weights=[])
+    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), step)
     with pytest.raises(Over):
         for _ in range(1000):
             timer.device.num_queued += 1
             timer()
-    assert sent == [(1, 1.0), (3, 3.0), (3, 3.0)]
+    assert sent == [(1, 1.0, "fp32"), (3, 3.0, "fp32"), (3, 3.0, "fp32")]
 
 
 def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):

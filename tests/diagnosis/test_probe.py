@@ -21,6 +21,7 @@ from tandem.diagnosis.counts import count_flop, memory_needs
 from tandem.diagnosis.probe import probe
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import rates
+from tandem.models import kernels
 from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
 from tandem.training.step import Step
@@ -82,7 +83,9 @@ def virtual(delay: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
     return delay
 
 
-def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, sequence: float) -> Trainer:
+def costly(
+    settings: Train, delay: SimpleNamespace, batch: float, step: float, sequence: float, model: nn.Module | None = None
+) -> Trainer:
     """A training in which a batch, a step, and a sequence of a step take so many seconds (the batch more than 0)."""
 
     class Slow(Split):
@@ -96,7 +99,7 @@ def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, s
             delay.seconds += step + sequence * len(values)
             return super().forward(values, mask)
 
-    return planted(settings, 5, Slow, Costly(4))
+    return planted(settings, 5, Slow, model or Costly(4))
 
 
 def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: SimpleNamespace):
@@ -111,6 +114,30 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Reduce(4))
     assert result.flop_per_second == pytest.approx(count_flop(trainer, one_batch(trainer, 8)) / 0.005)
     assert result.numbers()["flop_of_peak"] == result.flop_per_second / 1e9
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(8, torch.float32), (1, torch.bfloat16)])
+def test_a_step_is_compared_with_the_precision_of_most_of_its_arithmetic(
+    width: int, dtype: torch.dtype, virtual: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    """With bf16, a recurrent layer may compute in TF32, and notes it; a small one changes nothing."""
+
+    class Recurrent(Reduce):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.layer, self.wide = nn.GRU(4, width, batch_first=True), nn.Linear(4, 16)
+
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            virtual.seconds += 0.01
+            if torch.is_autocast_enabled("cpu"):
+                kernels.note(kernels.CUDNN, "GRU in tf32")
+            return super().forward(values, mask)
+
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr(probing, "matrix_rate", lambda device, dtype: asked.append(dtype) or 1e9)
+    settings = replace(SETTINGS, augment=NONE, batch_size=8, precision="bf16")
+    found(costly(settings, virtual, 0.01, 0.01, 0.0, Recurrent()))
+    assert asked == [dtype]
 
 
 @pytest.mark.parametrize(("undisturbed", "gain"), [(0.35, 9 / 8 / (13 / 16)), (0.0, 2 / (1 + 23 / 29))])
