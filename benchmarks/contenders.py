@@ -118,6 +118,8 @@ def on_request(device: str) -> dict[str, Contender]:
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
     names, hardware = auto.precisions(trainer.device), detect_hardware(device)
+    if len(names) == 1:
+        return names[0], f"precision {names[0]}, the only one that `precision: auto` tries here"
     return auto.explained(auto.time_choices("precision", trainer, hardware, names), "chosen by measuring")
 
 

@@ -1,10 +1,11 @@
 """Run every GPU check and benchmark, and print their tables.
 
-A piece is one or more commands, each a process with a time limit. Their output goes to <out>/<piece>.txt as it is
-printed, their exit statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue.
-Finished work is not repeated; a piece that failed, or that the time ended, resumes at the command where it stopped, and
-a training at its checkpoint. After the speed of `sign`, three sentences answer whether the GPU is used, how much faster
-it is, and what limits it. Without a GPU, its pieces are skipped, with the reason; the CPU's are measured.
+A piece is one or more commands, each a process. Their output goes to <out>/<piece>.txt as it is printed, their exit
+statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue. Finished work is
+not repeated. A piece that failed, or that its time limit ended, resumes in a later call at the command where it
+stopped, and a training at its checkpoint; those that were ended come after all others, with all the time that is left.
+After the speed of `sign`, three sentences answer whether the GPU is used, how much faster it is, and what limits it.
+Without a GPU, its pieces are skipped, with the reason; the CPU's are measured.
 
 The trainings run in a copy of the project, <out>/project, so that this project's results and history do not change.
 `--list` ends with the required packages: no DVC, no Prefect, no MLflow (the run directories stay in the copy's
@@ -55,7 +56,7 @@ NEEDED = {
 # Copied into the copy.
 PARTS = ("benchmarks", "flows", "stages", "tandem", "workloads", "params.yaml", "pyproject.toml")
 SEED = 0  # of the trainings
-SEEDS = [0, 1, 2]  # of the pairs that measure the speed-up: three give an interval
+SEEDS = [0, 1, 2]  # of the pairs that measure the speed-up: three give an interval. --quick takes two
 FIRST = ("device", "hardware", "prepare-")  # other pieces need what they make
 CORE_TESTS = "tests/gpu/test_gpu.py"
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
@@ -101,7 +102,7 @@ def main(options: Namespace) -> Result:
                 run_all(chosen, out, no_gpu, 60 * options.minutes, options.again)
         tables = table(all_pieces, out)
         (out / "table.md").write_text(tables, encoding="utf-8")
-        text = tables.rstrip() if options.table else f"\n{relative(out / 'table.md')} has the tables for docs/gpu.md"
+        text = tables.rstrip()
     states = {piece.name: {"purpose": piece.about, **about_of(out, piece)} for piece in all_pieces}
     has_failed = any(state["state"] == "failed" for state in states.values())
     return Result(text, {"pieces": states}, FAILED if has_failed else DONE)
@@ -133,11 +134,19 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     # Each test file is a command, so that an interrupted piece resumes at its file.
     gpu_tests = [name for name in files_with("gpu") if name != CORE_TESTS]
 
-    def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
-        rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
-        selection = ("--workloads", "sign") if quick else ()
-        output = ("--json", str(out / f"{name}.rounds.json"))
-        return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *selection, *rounds, *output, *more)
+    every = ("sign",) if quick else ("sign", "pen", "price", "rally")  # the benchmarks' own
+
+    # Each workload is a command, so that an interrupted piece resumes at its workload.
+    def throughput(
+        name: str, device: str, size: str, contenders: Sequence[str], selected: Sequence[str] = every, rounds: int = 5
+    ) -> tuple[tuple[str, ...], ...]:
+        length = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", str(rounds), "--seconds", "1")
+        among = ("--contenders", *contenders) if contenders else ()
+        return tuple(
+            ("-m", "benchmarks.throughput", "--device", device, "--size", size, "--workloads", workload, *among,
+             *length, "--json", str(out / f"{name}-{workload}.rounds.json"))
+            for workload in selected
+        )  # fmt: skip
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
         stages = {"preload": (), "train": (str(SEED),), "evaluate": ()}
@@ -146,13 +155,13 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     def trainings(workload: str) -> list[Piece]:
         return [
             Piece(f"prepare-{workload}", f"convert the table of {workload}, and fit the model to compare with",
-                  prepared(workload), 240, needs_gpu=False),
-            Piece(f"{workload}-cuda", f"{workload} trained and evaluated on the GPU", on("cuda", workload), 400),
-            Piece(f"{workload}-cpu", f"{workload} trained and evaluated on the CPU", on("cpu", workload), 400,
+                  prepared(workload), 180, needs_gpu=False),
+            Piece(f"{workload}-cuda", f"{workload} trained and evaluated on the GPU", on("cuda", workload), 180),
+            Piece(f"{workload}-cpu", f"{workload} trained and evaluated on the CPU", on("cpu", workload), 180,
                   needs_gpu=False),
         ]  # fmt: skip
 
-    options = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
+    short = ("--rounds", "2", "--seconds", "0.1") if quick else ()
 
     def prepared(workload: str) -> tuple[tuple[str, ...], ...]:
         return tuple(("-m", "tandem.stage", name, workload) for name in ("preprocess", "baseline"))
@@ -164,55 +173,57 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
-              (("-m", "tandem.stage", "speed", "sign"),), 240),
+              (("-m", "tandem.stage", "speed", "sign"),), 180),
         Piece("core", "the most important tests: bits, captures, streaming, resumes",
               (tests("gpu and not gpu_time", CORE_TESTS, *(("-k", "same_bits") if quick else ())),), 180,
               in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
-        *(Piece(f"speed-{name}", f"speed-up over this machine's CPU: {name}",
-                (("-m", "tandem.stage", "speed", name),), 240) for name in workloads if name != "sign"),
-        Piece("replicate", "sign with two more seeds on the GPU",
+        Piece("graph", "a captured step compared with an eager one: sign",
+              throughput("graph", "cuda", "guides", ("tandem", "tandem graph"), ("sign",)), 120),
+        Piece("precisions", "a captured step in each precision of the GPU: sign and pen",
+              throughput("precisions", "cuda", "params",
+                         [f"tandem graph, {name}" for name in ("fp32", "tf32", "bf16", "fp16")],
+                         ("sign", "pen")[: 1 if quick else 2]), 150),
+        Piece("replicate", "sign with the other seeds on the GPU",
               (("-m", "tandem.stage", "replicate", "sign", "cuda"), ("-m", "tandem.stage", "evaluate", "sign", "cuda")),
               120),
-        Piece("compare", "the comparison of both devices", (("-m", "tandem.stage", "compare"),), 60, needs_gpu=False),
-        Piece("graph", "a captured step compared with an eager one: sign",
-              (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
-              120),
-        Piece("precisions", "a captured step in each precision of the GPU: sign and pen",
-              (throughput("precisions", "cuda", "params", "--contenders",
-                          *(f"tandem graph, {name}" for name in ("fp32", "tf32", "bf16", "fp16")),
-                          "--workloads", *("sign", "pen")[: 1 if quick else 2]),), 150),
         Piece("streaming", "streamed data, with eager steps, compared with data on the GPU, eager and captured: rally",
-              (throughput("streaming", "cuda", "params", "--contenders", "tandem, streamed", "tandem", "tandem graph",
-                          "--workloads", "sign" if quick else "rally"),), 150),
+              throughput("streaming", "cuda", "params", ("tandem, streamed", "tandem", "tandem graph"),
+                         ("sign" if quick else "rally",)), 150),
+        Piece("probe", "steps after a probe compared with steps before it",
+              (tests("gpu", "-s", "tests/diagnosis/test_probe.py",
+                     "-k", "profile" if quick else "profile or after_a_probe"),), 60, in_copy=False),
+        *(Piece(f"speed-{name}", f"speed-up over this machine's CPU: {name}",
+                (("-m", "tandem.stage", "speed", name),), 180) for name in workloads if name != "sign"),
+        Piece("compare", "the comparison of both devices", (("-m", "tandem.stage", "compare"),), 60, needs_gpu=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
-              (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
+              throughput("guides", "cuda", "guides", TELLING), 180),
         Piece("folklore", "the claims of popular guides, measured",
               (("-m", "benchmarks.folklore", *(("cell", "--seconds", "0.1") if quick else ()), "--device", "cuda"),),
-              300),
+              180),
         Piece("tests", "every other test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name)
-                    for name in (gpu_tests[:1] if quick else gpu_tests)), 540, in_copy=False, are_independent=True),
-        Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 300,
+                    for name in (gpu_tests[:1] if quick else gpu_tests)), 180, in_copy=False, are_independent=True),
+        Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 180,
               in_copy=False),
         Piece("advice", "the probe's predictions compared with measured gains",
-              (("-m", "benchmarks.costs", "advice", "--device", "cuda",
-                *(options or ("--rounds", "3", "--seconds", "1"))),), 300),
+              tuple(("-m", "benchmarks.costs", "advice", "--device", "cuda", "--workloads", name,
+                     *(short or ("--rounds", "3", "--seconds", "1"))) for name in every), 180),
         Piece("sampling", "the cost of measuring",
-              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", *(options or ("--rounds", "10"))),), 120),
+              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", "--workloads", *every,
+                *(short or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
               tuple(("-m", "benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
-                    for device in ("cuda", "cpu")), 240),
+                    for device in ("cuda", "cpu")), 180),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
-              (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),
-              540, needs_gpu=False),
+              throughput("guides-cpu", "cpu", "guides", ("plain tuned", "tandem", "tandem auto")), 180,
+              needs_gpu=False),
         Piece("guides-all", "throughput at the guides' sizes, all contenders",
-              ((*throughput("guides-all", "cuda", "guides"), "--rounds", "3"),), 540),
+              throughput("guides-all", "cuda", "guides", (), rounds=3), 180),
         Piece("params", "throughput with the settings of params.yaml",
-              (throughput("params", "cuda", "params", "--contenders", *TELLING, "tandem auto graph"),), 420),
+              throughput("params", "cuda", "params", (*TELLING, "tandem auto graph")), 180),
         Piece("huge", "throughput at sizes dominated by arithmetic",
-              (throughput("huge", "cuda", "params" if quick else "huge", "--contenders", *TELLING,
-                          "tandem auto graph"),), 540),
+              throughput("huge", "cuda", "params" if quick else "huge", (*TELLING, "tandem auto graph")), 180),
     ]  # fmt: skip
 
 
@@ -261,16 +272,19 @@ def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
             shutil.copy(source, target)
     yaml = YAML()
     params = yaml.load(ROOT / "params.yaml")
-    params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], [SEED] if quick else SEEDS
+    params["devices"], params["seeds"] = ["cuda", "cpu"] if with_gpu else ["cpu"], SEEDS[:2] if quick else SEEDS
     if quick:
         shorten(params, epochs=2, warmup_epochs=1, probe=False)
+        params["sign"]["train"]["probe"] = True
     yaml.dump(params, folder / "params.yaml")
 
 
 def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, again: bool) -> None:
-    """Run the pieces in their order, but those that the time has ended before after the others."""
-    end, delayed = time.monotonic() + seconds, {piece.name for piece in chosen if is_delayed(out, piece)}
-    for number, piece in enumerate(sorted(chosen, key=lambda piece: piece.name in delayed), 1):
+    """Run the pieces in their order. Those that the time has ended follow, with all the time that is left: first the
+    one that it ended longest ago, because a command may need more than a whole call.
+    """
+    end, ended = time.monotonic() + seconds, {piece.name: time_of_end(out, piece) for piece in chosen}
+    for number, piece in enumerate(sorted(chosen, key=lambda piece: ended[piece.name]), 1):
         title = f"[{number}/{len(chosen)}] {piece.name}"
         if about_of(out, piece)["state"] == "done" and not again:
             print(f"{title}: done before", flush=True)
@@ -283,15 +297,17 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
         if remaining < min(60.0, piece.seconds):
             print(f"{title}: the time of this call is over; the same command goes on here", flush=True)
             return
-        limit = remaining if piece.name in delayed else min(remaining, piece.seconds)
+        limit = remaining if ended[piece.name] else min(remaining, piece.seconds)
         print(f"{title}: {piece.about} (at most {limit / 60:.0f} min)", flush=True)
         print(f"    {run_piece(piece, out, limit, again)}", flush=True)
         if piece.name == "speed":
             print(*answer(out / "project/results"), sep="\n", flush=True)
 
 
-def is_delayed(out: Path, piece: Piece) -> bool:
-    return not piece.name.startswith(FIRST) and about_of(out, piece)["state"] == "unfinished"
+def time_of_end(out: Path, piece: Piece) -> float:
+    """When the time ended the piece; 0 if it has not. The first pieces keep their place."""
+    is_ended = not piece.name.startswith(FIRST) and about_of(out, piece)["state"] == "unfinished"
+    return (out / f"{piece.name}.json").stat().st_mtime if is_ended else 0.0
 
 
 def answer(results: Path) -> list[str]:

@@ -197,6 +197,14 @@ def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch:
     assert sent == [(1, 1.0, "fp32"), (3, 3.0, "fp32"), (3, 3.0, "fp32")]
 
 
+def test_a_card_with_one_precision_has_no_choice_to_measure(monkeypatch: pytest.MonkeyPatch):
+    """As a T4, which has no TF32 and emulates bf16."""
+    monkeypatch.setattr(contenders.auto, "precisions", lambda device: ["fp32"])
+    trainer = SimpleNamespace(device=CPU)
+    expected = "fp32", "precision fp32, the only one that `precision: auto` tries here"
+    assert contenders.choose_precision(trainer, "cpu") == expected
+
+
 def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     monkeypatch.setattr(folklore, "DATA", {})

@@ -33,3 +33,23 @@ def test_a_piece_that_the_time_ends_is_continued_after_the_others(tmp_path: Path
     assert (tmp_path / "ran").read_text() == "abcb"
     output = capsys.readouterr().out
     assert output.index("[1/2] quick: done before") < output.rindex("[2/2] slow") and "failed" not in output
+
+
+def test_a_piece_that_needs_more_than_a_call_does_not_starve_the_others(tmp_path: Path):
+    """Each gets the rest of a call in turn."""
+    (tmp_path / "project").mkdir()
+    note = "import sys, time; open('../ran', 'a').write(sys.argv[1]); time.sleep(60)"
+    endless = [Piece(name, "", (("-c", note, name),), 0.5, needs_gpu=False) for name in "ab"]
+    for seconds in (60.0, 2.0, 2.0, 2.0):
+        run_all(endless, tmp_path, "no GPU", seconds, again=False)
+    assert (tmp_path / "ran").read_text() == "ababa"
+
+
+def test_a_piece_takes_three_minutes_at_most_and_measures_one_workload_after_another(tmp_path: Path):
+    all_pieces = pieces(tmp_path, quick=False)
+    assert max(piece.seconds for piece in all_pieces) <= 180
+    for piece in all_pieces:
+        if piece.name in ("guides", "guides-cpu", "guides-all", "params", "huge", "advice"):
+            selected = [command[command.index("--workloads") + 1 :][:2] for command in piece.commands]
+            assert [name for name, following in selected] == ["sign", "pen", "price", "rally"]
+            assert all(following.startswith("--") for name, following in selected)
