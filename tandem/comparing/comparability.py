@@ -32,6 +32,7 @@ NAMED = {
     "seed": "seed",
 }
 ABSENT = {"workers": "1", "environment variables": "none"}  # what it means that a run lacks the value
+MIN_THROTTLED_SHARE = 0.01
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the run has the result of the choice (`realized`). The
@@ -180,7 +181,10 @@ def conditions_of(run: Run, label: str) -> Iterator[str]:
     for phrase in taken_by_others(run.timing["conditions"]):
         yield f"{label}: {phrase} during the training"
     throttled = [value_at(reading, "gpu.throttled_by") for reading in (before, after)]
-    if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
+    reasons = dict.fromkeys(short(reason) for reason in throttled if reason)
+    if (share := run.times.get("throttled_share") or 0.0) >= MIN_THROTTLED_SHARE:  # of the samples between both
+        reasons[f"during {share:.0%} of the training"] = None
+    if reasons:
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for name, path in SETTINGS.items():
         start, end = (value_at(reading, path) for reading in (before, after))

@@ -118,6 +118,8 @@ ASKED: dict[str, Callable[[Gpu], float]] = {
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }
 NOT_SAMPLED = ("energy_joules",)  # a counter, which is read at the ends of a region
+# Read before and after a training, not sampled: the power limit is a setting that people change, and each sample of it
+# would be another call. A lower one in between shows in `throttled_share`.
 CONDITIONS: dict[str, Callable[[Gpu], Any]] = {
     "sm_mhz": ASKED["sm_mhz"],
     "memory_mhz": lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.handle, gpu.nvml.NVML_CLOCK_MEM),

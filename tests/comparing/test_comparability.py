@@ -127,6 +127,7 @@ def test_kernels_that_params_yaml_turns_off_are_named_and_do_not_refuse_the_comp
         ({"conditions.between": {"waiting_threads": 0.4}}, "0.4 of its threads waited for a core during the training"),
         ({"conditions.between": {"throttled_share": 0.3}}, "stopped it in 30% of the periods during the training"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "the clocks were throttled (power, heat)"),
+        ({"timing.throttled_share": 0.25}, "the clocks were throttled (during 25% of the training)"),
     ],
 )
 def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
