@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -189,7 +190,7 @@ def torch_architectures() -> list[str]:
     asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True, check=False)
     if asked.returncode:
         return []
-    architectures = asked.stdout.split()
+    architectures = re.findall(r"\b(?:sm|compute)_\d+[af]?\b", asked.stdout)  # a site hook may print other words
     with suppress(OSError):
         write_json(path, {"torch": installed, "architectures": architectures}, is_durable=False)
     return architectures

@@ -295,6 +295,14 @@ def test_a_gpu_is_used_only_if_torch_has_kernels_for_it():
     assert not cuda.has_kernels((8, 0), ["sm_86"]) and cuda.has_kernels((9, 0), ["sm_90a"])
 
 
+def test_words_that_a_site_hook_prints_are_no_architectures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cuda, "ASK_TORCH", "print('loading my_site_hook', 'v_2'); print('sm_75 sm_90a compute_120')")
+    assert cuda.torch_architectures() == ["sm_75", "sm_90a", "compute_120"]
+    monkeypatch.setattr(cuda, "ASK_TORCH", "raise SystemExit('not asked again')")
+    assert cuda.torch_architectures() == ["sm_75", "sm_90a", "compute_120"]
+
+
 @pytest.mark.gpu
 def test_a_gpu_that_torch_has_no_kernels_for_is_not_chosen():
     """With a simulated card; a real one keeps its capability, and the second line then holds for it."""
