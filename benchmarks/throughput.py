@@ -81,6 +81,7 @@ PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
 NO_AUGMENT = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
+FREE_MIB = 1024  # of a GPU, for the steps of all contenders
 NUM_TRIES = 3  # rounds per number of threads, including one warm-up
 HEADER = header("contender", "threads", "samples/s", "ms a step", "times the plain loop", "of the floor", "of peak")
 
@@ -270,6 +271,8 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
             for number, (name, (case, contender)) in enumerate(entered.items()):
                 with starting(contender) as start:
                     workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+                if number and not has_room(kind_of(options.device)()):
+                    workers[name].leave_out(f"with its process, less than {FREE_MIB} MiB of the GPU would be free")
             for worker in workers.values():
                 worker.choose_threads(options.thread_counts, options.seconds / 4)
             turns: dict[Any, Callable[[], float]] = {
@@ -286,6 +289,11 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
     rates = {name: [] if name in failed else measured[name][1:] for name in workers}
     return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, precisions, failed)
+
+
+def has_room(device: Device) -> bool:
+    """Whether the started processes have memory for their steps: each holds a CUDA context of hundreds of MiB."""
+    return not device.is_accelerator or device.memory_bytes()[0] >= FREE_MIB * 2**20
 
 
 @contextmanager
@@ -339,6 +347,10 @@ class Worker:
         self.pipe.send((seconds, threads or self.threads))
         count, elapsed = self.answer()
         return 0.0 if self.failed else count * self.batch_size / elapsed
+
+    def leave_out(self, reason: str) -> None:
+        self.close()
+        self.failed = reason
 
     def answer(self) -> tuple[int, float]:
         """(steps, seconds)"""
