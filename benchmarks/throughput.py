@@ -41,7 +41,7 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -171,6 +171,7 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
         print(row_of(name, case, entered, rounds, flop), flush=True)
+    print(f"\n{tf32_line(entered, kind_of(options.device)().precisions())}", flush=True)
     return record(case, entered, rounds, flop, message)
 
 
@@ -184,6 +185,13 @@ def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds,
     step = 1000 * case.settings.batch_size / statistics.median(rates)
     of_peak = rounds.of_peak(name, flop)
     return row(name, rounds.threads[name], quartiles(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
+
+
+def tf32_line(entered: dict[str, Contender], precisions: Sequence[str]) -> str:
+    """Which rows may compute products of fp32 in TF32, on a device with these precisions."""
+    switches = {"tf32": "all products", "bf16": "cuDNN alone"} if "tf32" in precisions else {}
+    where = {name: switches[one.precision] for name, one in entered.items() if one.precision in switches}
+    return f"- TF32 is allowed in {', '.join(f'`{name}` ({what})' for name, what in where.items()) or 'no row'}"
 
 
 def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:

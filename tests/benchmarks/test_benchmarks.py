@@ -30,7 +30,7 @@ from benchmarks.contenders import (
     tandem,
 )  # fmt: skip
 from benchmarks.networks import Usual
-from benchmarks.throughput import SIZES, measure_rounds
+from benchmarks.throughput import SIZES, measure_rounds, tf32_line
 from tandem.devices.device import Device
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.training import opening
@@ -204,6 +204,13 @@ def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch:
             timer.device.num_queued += 1
             timer()
     assert sent == [(1, 1.0, "fp32"), (3, 3.0, "fp32"), (3, 3.0, "fp32")]
+
+
+def test_a_table_says_which_rows_have_tf32():
+    names = ("fp32", "tf32", "bf16", "fp16")
+    entered = {name: replace(REFERENCE, precision=name) for name in names}
+    assert tf32_line(entered, names) == "- TF32 is allowed in `tf32` (all products), `bf16` (cuDNN alone)"
+    assert tf32_line(entered, ("fp32", "fp16")) == tf32_line({}, names) == "- TF32 is allowed in no row"
 
 
 def test_a_card_with_one_precision_has_no_choice_to_measure(monkeypatch: pytest.MonkeyPatch):
