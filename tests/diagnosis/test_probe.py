@@ -20,7 +20,7 @@ from torch import nn
 from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.names import kind_of
 from tandem.diagnosis import probe as probing
-from tandem.diagnosis.counts import count_flop, memory_needs
+from tandem.diagnosis.counts import count_flop, main_precision, memory_needs
 from tandem.diagnosis.probe import probe
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.files import ROOT
@@ -361,6 +361,15 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     assert not trainer.step.graphs.captured and not trainer.step.graphs.warmups_done
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert trainer.train_epoch().train_loss == untouched.train_epoch().train_loss
+
+
+@pytest.mark.gpu
+def test_with_bf16_most_of_a_recurrent_network_runs_in_what_cudnn_computes_in():
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, precision="bf16"), 40)
+    assert main_precision(trainer.step) == "bf16"
+    with trainer.execution.active():
+        trainer.step(one_batch(trainer, 16))
+    assert main_precision(trainer.step) == ("tf32" if "tf32" in trainer.device.precisions() else "fp32")
 
 
 @pytest.mark.gpu
