@@ -23,14 +23,18 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             reason = f"{column!r} has {num_values} values, too few to keep each on one side of three splits"
             continue
         return column, f"by its name; {what_groups_do(num_values, columns.has_split)}"
-    for column in (shared := shared_columns(columns, sequence, taken)):
-        if label_follows(columns, taken[-1], column) and not are_too_few(columns.frame[column], columns.splits):
+    shared = shared_columns(columns, sequence, taken)
+    followed = [column for column in shared if label_follows(columns, taken[-1], column)]
+    for column in followed:
+        is_number = columns.kinds[column] == "number"  # a person's weight, or a setting that is a feature
+        if not is_number and not are_too_few(columns.frame[column], columns.splits):
             num_values = columns.num_distinct(column)
             return column, f"{taken[-1]!r} follows it; {what_groups_do(num_values, columns.has_split)}"
-    if shared:
+    for column in [*followed, *shared][:1]:
+        follows = f", and {taken[-1]!r} follows it" if followed else ""
         reason += (
-            f"; several sequences share a value of {shared[0]!r}: if it is who or what was recorded, give "
-            f"--groups {shlex.quote(shared[0])}"
+            f"; several sequences share a value of {column!r}{follows}: if it tells who or what was recorded, give "
+            f"--groups {shlex.quote(column)}"
         )
     return NO_GROUPS, reason
 
@@ -38,7 +42,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
     """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
     firsts, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
-    candidates = columns.of_kind("text", "whole", "time", exclude=taken)
+    candidates = columns.of_kind("text", "whole", "time", "number", exclude=taken)
     excluded = named_like((*LABEL_NAMES, *GROUP_NAMES), candidates)
     excluded += named_like(STEP_NAMES, columns.of_kind("text", "whole"))  # a date of several sequences is no step
     shared = [column for column in candidates if column not in excluded and 2 <= columns.num_distinct(column) <= most]

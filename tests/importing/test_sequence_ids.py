@@ -113,6 +113,7 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
         ("pid", number // 6, "pid", "'label' follows it; each of its 10 values stays in one split"),
         ("code", number // 6 % 2, "none", "no column is named"),  # a second name of the label
         ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
+        ("weight_kg", 61.5 + number // 6, "none", "a value of 'weight_kg', and 'label' follows it: if it tells who"),
         ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
     ):
         (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
