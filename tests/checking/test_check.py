@@ -206,7 +206,8 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
     """BatchNorm refuses a single sequence. The last batch of 36 has one, or is split into parts of one."""
     net, params = ready / "workloads/tiny/net.py", ready / "params.yaml"
     net.write_text(code_of("BatchNorm").replace("torch.stack([found, found], dim=2)).mean(dim=2)", "found)"))
-    block = params.read_text().replace(MODEL, '{name: "net.py:BatchNorm"}').replace("probe: false", "probe: true")
+    block = params.read_text().replace(MODEL, '{name: "net.py:BatchNorm"}')
+    block = block.replace("probe: false", "probe: true").replace("threads: 1", "threads: auto")  # as by default
     for size, parts, words, choice in (
         (7, 1, "36 sequences in batches of 7 (train.batch_size) leave one", 8),
         (16, 4, "36 sequences in batches of 16 (train.batch_size) in 4 parts (train.grad_accum_steps) leave one", 15),
