@@ -30,7 +30,8 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
         if not is_number and not are_too_few(columns.frame[column], columns.splits):
             num_values = columns.num_distinct(column)
             return column, f"{taken[-1]!r} follows it; {what_groups_do(num_values, columns.has_split)}"
-    for column in [*followed, *shared][:1]:
+    if shared:
+        column = (followed or shared)[0]
         follows = f", and {taken[-1]!r} follows it" if followed else ""
         reason += (
             f"; several sequences share a value of {column!r}{follows}: if it tells who or what was recorded, give "
@@ -45,8 +46,9 @@ def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -
     candidates = columns.of_kind("text", "whole", "time", "number", exclude=taken)
     excluded = named_like((*LABEL_NAMES, *GROUP_NAMES), candidates)
     excluded += named_like(STEP_NAMES, columns.of_kind("text", "whole"))  # a date of several sequences is no step
-    shared = [column for column in candidates if column not in excluded and 2 <= columns.num_distinct(column) <= most]
-    return [column for column in shared if not columns.changes(column, firsts).any()]
+    # Most numbers are features, which change; to see that is faster than to count their values.
+    same = [name for name in candidates if name not in excluded and not columns.changes(name, firsts).any()]
+    return [column for column in same if 2 <= columns.num_distinct(column) <= most]
 
 
 def label_follows(columns: TableColumns, label: str, column: str) -> bool:
