@@ -40,7 +40,7 @@ from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.opening import make_trial
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
-from tandem.training.trials import one_batch
+from tandem.training.trials import one_batch, repeated_step
 
 PEERS = ("lightning", "accelerate")
 WAIT_SECONDS = 0.1
@@ -247,7 +247,7 @@ def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     """The captured step alone, on one batch, without making batches."""
-    step = trainer.step.repeated(one_batch(trainer, trainer.settings.batch_size))
+    step = repeated_step(trainer.step, one_batch(trainer, trainer.settings.batch_size))
     for _ in range(NUM_WARMUPS + 1):
         step()
     refuse_another_way(trainer)

@@ -211,6 +211,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
 
     from tandem.training.batches import places_of, shares_of
     from tandem.training.random_draws import uses_teacher_forcing
+    from tandem.training.trials import repeated_step
     from tandem.training.workers import gradient_sync
 
     if rank >= number:
@@ -227,7 +228,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
         with gradient_sync(step.forward, enabled=False):
             step(batch)
 
-    return step.repeated(batch), alone
+    return repeated_step(step, batch), alone
 
 
 # The report.

@@ -43,7 +43,7 @@ from tandem.training.auto import PRECISIONS
 from tandem.training.batches import Batch
 from tandem.training.execution import AUTOCAST, Execution
 from tandem.training.trainer import Trainer
-from tandem.training.trials import alternative, one_batch, without_trace
+from tandem.training.trials import alternative, one_batch, repeated_step, without_trace
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -123,7 +123,7 @@ def measure_parts(trainer: Trainer, seconds: float, why_not_others: str = "") ->
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(current.step.repeated(batch), device)}
+    alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(repeated_step(current.step, batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
@@ -177,7 +177,7 @@ def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
 
 
 def repeated(trainer: Trainer, batch: Batch) -> Steps:
-    step = trainer.step.repeated(batch)
+    step = repeated_step(trainer.step, batch)
     while True:
         step()
         yield len(batch)

@@ -1,3 +1,5 @@
+"""Calls `main` of tandem/stage/__init__.py, and ends the process without Python's slow exit."""
+
 import atexit
 import os
 import sys

@@ -1,8 +1,5 @@
 """The state of a training that may be killed at any time: a checkpoint's, or that of a new training.
-
-SIGKILL saves nothing: the next `dvc repro` resumes from the last checkpoint (tandem/training/checkpoint.py). Under DVC,
-that one is kept until dvc.lock records the result, so a failed `dvc commit` does not repeat the training. Ctrl+C
-finishes the epoch and saves a checkpoint; a second Ctrl+C stops at once.
+tandem/training/checkpoint.py says what is in a checkpoint and how long it is kept.
 """
 
 import os

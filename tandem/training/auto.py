@@ -36,7 +36,7 @@ from tandem.training.random_draws import sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer, snapshot
-from tandem.training.trials import one_batch, without_trace
+from tandem.training.trials import one_batch, repeated_step, step_of, without_trace
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # that `auto` chooses from: the range of fp16 is too small for some gradients
 MIN_GAIN = 1.15
@@ -267,8 +267,8 @@ def seconds_with(setting: str, trainer: Trainer, values: Sequence[Any]) -> dict[
     batch, device = one_batch(trainer, trainer.settings.batch_size), trainer.device
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(values)
     changes = {value: {} if setting == "threads" else {setting: value} for value in values}
-    trials = {value: trainer.step.alternative(replace(trainer.execution, **changes[value])) for value in values}
-    steps = {value: trial.repeated(batch) for value, trial in trials.items()}
+    trials = {value: step_of(trainer, replace(trainer.execution, **changes[value])) for value in values}
+    steps = {value: repeated_step(trial, batch) for value, trial in trials.items()}
 
     def turn(value: Any) -> float:
         if setting == "threads":

@@ -2,11 +2,13 @@
 
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...).
 
-A split has a `data_location`. `load_split` opens it as `host`: its tensors stay in the memory-mapped file. For a GPU, a
+A split has a `data_location`. `load_split` opens it as `host`: its tensors stay in the memory-mapped file, in the
+format safetensors (data/packed.py). For a GPU, a
 thread copies the next batch while the GPU works on the current one (devices/copies.py). `open_trainer` makes it
 `device` if the memory suffices: its tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is
-one `index_select` per tensor. If memory runs out, executor.py makes it `host` again between two batches. Both give the
-same batches in the same order, because the caller draws the order on the CPU.
+one `index_select` per tensor. Both give the same batches in the same order, because the caller draws the order on
+the CPU. A training takes them through `Executor.batches`, which also applies the augmentation, and makes the split
+`host` again if memory runs out.
 """
 
 import warnings
@@ -118,13 +120,10 @@ class Split:
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
-        on_device: torch.Tensor | None = None
-        for start in range(0, len(order), batch_size):
-            if self.data_location == "host" and self.device.is_accelerator:  # maybe only since the last batch
-                yield from self.streamed(order[start:], batch_size)
-                return
-            on_device = order.to(self.device.torch_device) if on_device is None else on_device
-            rows = on_device[start : start + batch_size]
+        if self.data_location == "host" and self.device.is_accelerator:
+            yield from self.streamed(order, batch_size)
+            return
+        for rows in order.to(self.device.torch_device).split(batch_size):
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
 

@@ -6,8 +6,7 @@ the first one), `record` the fields of the `Record` of the epochs so far (tandem
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
-parameters, data, code and hardware, and for a replicate the stage. `<device>` is that of params.yaml, but cpu
-instead of 2xcpu with `scaling: strong`: such a training can resume with another number of workers (`of_training`).
+parameters, data, code and hardware, and for a replicate the stage. `of_training` says what `<device>` is.
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it

@@ -116,12 +116,12 @@ class Executor:
         into memory is made again after a fallback.
         """
         batches: Iterator[Batch] | None = None
-        num_done = 0
+        num_done, data_location = 0, ""
 
         def make_next() -> Batch:
-            nonlocal batches
-            if batches is None:
-                batches = split.batches(order[num_done:], batch_size)
+            nonlocal batches, data_location
+            if batches is None or data_location != split.data_location:  # a step may have changed it
+                batches, data_location = split.batches(order[num_done:], batch_size), split.data_location
             try:
                 batch = next(batches)
                 return change(batch) if change else batch

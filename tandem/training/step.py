@@ -7,10 +7,8 @@ graph and replays it (graph_steps.py): one launch instead of hundreds. `compile`
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,16 +32,17 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     loss summed over the sequences, a scalar on the device. `norm` (1,), if given, gets the norm of the gradients before
     they are clipped.
 
-    With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
-    over this worker's. Only the last lines change weights, so a step that fails before can be repeated. The forward
-    pass may change buffers: `Step` sets them back.
+    The outputs are (B, C), or (B, T, C) with one for each step, in float32 on the device; the loss is a scalar. With
+    several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is over
+    this worker's. Only the last lines change weights, so a step that fails before can be repeated. The forward pass may
+    change buffers: `Step` sets them back.
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None
     execution = step.execution
     parts = batch.micro_batches(execution.grad_accum_steps)
     for part in parts:
-        with step.shared(part, is_last=part is parts[-1]):
+        with step.for_share(part, is_last=part is parts[-1]):
             with autocast(execution.precision, execution.device.torch_device), kernels.noted_in(step.kernels_used):
                 outputs = step.forward(*part.inputs()).float()
             loss = step.loss(outputs, part)
@@ -152,32 +151,9 @@ class Step:
             return attempt()
         return self.executor.run_with_fallbacks(attempt, "step", len(batch))
 
-    def alternative(self, execution: Execution) -> "Step":
-        """A step with the same weights and optimizer that executes like this, for measurements. If memory runs out, it
-        raises.
-        """
-        other = copy.copy(self)
-        other.executor = Executor(execution, may_fall_back=False)
-        other.scaler = other.new_scaler()
-        return other
-
     def new_scaler(self) -> torch.amp.GradScaler:
         """A loss scaler, which does nothing without fp16."""
         return torch.amp.GradScaler(self.execution.device.torch_device.type, enabled=self.execution.precision == "fp16")
-
-    def repeated(self, batch: Batch) -> Callable[[], None]:
-        """Returns a function that takes a step on this batch as the training does, for measurements."""
-        key = object()
-
-        def step() -> None:
-            if self.graphs is not None:
-                try:
-                    return self.graphs.run(key, partial(self, batch), partial(take_step_in_capture, self, batch))
-                except RuntimeError as error:
-                    self.give_up_graph(error)
-            self(batch)
-
-        return step
 
     def clear(self) -> None:
         """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
@@ -190,7 +166,7 @@ class Step:
             self.scaler._per_optimizer_states.clear()
 
     @contextmanager
-    def shared(self, part: Batch, is_last: bool) -> Iterator[None]:
+    def for_share(self, part: Batch, is_last: bool) -> Iterator[None]:
         """In this context, a worker's sequences get the dropout that they would get in the micro-batch of all workers,
         and the backward pass sums the gradients of all workers after the last part of the batch.
         """

@@ -2,16 +2,20 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from tandem.machine.threads import using_threads
 from tandem.training.batches import Batch
+from tandem.training.execution import Execution
+from tandem.training.executor import Executor
 from tandem.training.random_draws import uses_teacher_forcing
+from tandem.training.step import Step, take_step_in_capture
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer
 
@@ -22,11 +26,34 @@ def alternative(trainer: Trainer, batch_size: int | None = None, **changes: Any)
     """
     other = copy.copy(trainer)
     other.settings = replace(trainer.settings, batch_size=batch_size or trainer.settings.batch_size)
-    other.step = trainer.step.alternative(replace(trainer.execution, **changes))
+    other.step = step_of(trainer, replace(trainer.execution, **changes))
     other.executor, other.graph_steps = other.step.executor, None
     other.norms = trainer.norms.new_full((other.steps_per_epoch,), math.nan)
     other.thread_tuner = ThreadTuner([trainer.thread_tuner.number])
     return other
+
+
+def step_of(trainer: Trainer, execution: Execution) -> Step:
+    """A step with the training's weights and optimizer that executes like this. If memory runs out, it raises."""
+    other = copy.copy(trainer.step)
+    other.executor = Executor(execution, may_fall_back=False)
+    other.scaler = other.new_scaler()
+    return other
+
+
+def repeated_step(step: Step, batch: Batch) -> Callable[[], None]:
+    """Returns a function that takes a step on this batch as the training does, with a graph if it has one."""
+    key = object()
+
+    def take() -> None:
+        if step.graphs is not None:
+            try:
+                return step.graphs.run(key, partial(step, batch), partial(take_step_in_capture, step, batch))
+            except RuntimeError as error:
+                step.give_up_graph(error)
+        step(batch)
+
+    return take
 
 
 def one_batch(trainer: Trainer, size: int) -> Batch:

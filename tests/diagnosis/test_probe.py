@@ -31,7 +31,7 @@ from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
-from tandem.training.trials import alternative, one_batch
+from tandem.training.trials import alternative, one_batch, repeated_step
 from tests.limits import allocated_in_gpu
 from tests.networks import GRU
 from tests.trainers import SETTINGS, TRANSFORMER, full_tensors, trainer_on
@@ -337,7 +337,7 @@ def test_a_probe_that_runs_out_of_memory_leaves_nothing_behind(monkeypatch: pyte
 
     def run_out(trainer: Trainer, seconds: float, why_not_others: str) -> None:
         other = alternative(trainer)
-        step = other.step.repeated(one_batch(other, 16))
+        step = repeated_step(other.step, one_batch(other, 16))
         for _ in range(NUM_WARMUPS + 1):
             step()
         assert other.executor.has_graph
@@ -378,7 +378,7 @@ def test_a_profile_of_a_replay_changes_no_bit_of_later_replays_and_captures():
 
     def trained(*, profiled: bool) -> list[torch.Tensor]:
         trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="graph"), 40)
-        step, smaller = (trainer.step.repeated(one_batch(trainer, size)) for size in (16, 8))
+        step, smaller = (repeated_step(trainer.step, one_batch(trainer, size)) for size in (16, 8))
         with trainer.execution.active():
             for _ in range(NUM_WARMUPS + 2):
                 step()
@@ -405,7 +405,7 @@ def times_after_a_probe() -> dict[str, float]:
     trainers = {step: on_gpu(replace(settings, step=step), 40) for step in ("graph", "eager")}
 
     def seconds(trainer: Trainer) -> float:
-        step = trainer.step.repeated(one_batch(trainer, 16))
+        step = repeated_step(trainer.step, one_batch(trainer, 16))
         with trainer.execution.active():
             for _ in range(NUM_WARMUPS + 1):
                 step()

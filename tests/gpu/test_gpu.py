@@ -29,7 +29,7 @@ from tandem.training.batches import Split, load_split, sequential_indices
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.trainer import Trainer
-from tandem.training.trials import alternative, one_batch, without_trace
+from tandem.training.trials import alternative, one_batch, repeated_step, without_trace
 from tests import trainers
 from tests.limits import allocated_in_gpu, leave_in_gpu
 from tests.networks import GRU, TCN
@@ -217,7 +217,7 @@ def test_an_alternative_whose_capture_fails_leaves_the_graphs_of_others(
     batch, loss = one_batch(trainer, CAPTURED.batch_size), classify.Task.loss
     with without_trace(trainer):
         current, other = alternative(trainer), alternative(trainer)
-        step, fails = current.step.repeated(batch), other.step.repeated(batch)
+        step, fails = repeated_step(current.step, batch), repeated_step(other.step, batch)
         for _ in range(NUM_WARMUPS + 1):
             step()
 

@@ -19,6 +19,7 @@ from tandem.training.execution import Execution
 from tandem.training.executor import Executor
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
+from tandem.training.trials import repeated_step
 from tests.networks import GRU, ConvGRU, Hybrid, ModelSelection, Rocket, Seq2Seq, TeacherForcing
 from tests.projects import ROOT, python
 from tests.trainers import SUMMARIES, TRANSFORMER, tensors
@@ -343,7 +344,7 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             max_grad_norm=1.0,
         )
         same_batch = Batch(values, mask, targets, rows, teacher_targets)
-        take = step.repeated(same_batch)
+        take = repeated_step(step, same_batch)
         losses[execution_mode] = []
         for _ in range(10):
             with torch.no_grad():
