@@ -152,14 +152,11 @@ class Kind(Device):
 
     def activities(self, step: Callable[[], Any]) -> list[tuple[str, float, float]]:
         """A profiler that stays attached slows all later launches by 10 to 20% (pytorch/pytorch#146604, #144455). torch
-        detaches it if TEARDOWN_CUPTI says so, which crashes with CUDA graphs before CUDA 12.6 (pytorch/pytorch#112507).
+        detaches it if TEARDOWN_CUPTI says so.
         """
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        version = str(torch.version.cuda)
-        if tuple(map(int, version.split(".")[:2])) < (12, 6):
-            raise RuntimeError(f"it would slow the training down with CUDA {version} (12.6 or newer detaches it)")
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
         self.synchronize()

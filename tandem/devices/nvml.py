@@ -101,10 +101,7 @@ class Gpu:
 
     def used_bytes(self) -> int:
         """Memory of all processes. The first version of NVML's call counts the driver's reserve as used."""
-        version = getattr(self.nvml, "nvmlMemory_v2", None)  # of pynvml 11.5 and newer
-        with suppress(Exception):  # the driver is older than the call
-            return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version).used)
-        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle, self.nvml.nvmlMemory_v2).used)
 
 
 ASKED: dict[str, Callable[[Gpu], float]] = {

@@ -3,7 +3,7 @@
 - data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap, so the slower one gets the
   wait.
 - compute: on the CPU, the additional time of a step over a step on two sequences; on a GPU, the time in which a
-  kernel runs.
+  kernel runs. If that is unknown, the step's, if the host enqueues a step in less than half of it.
 - launch: the rest. A step on a GPU is launch-bound if the host takes longer to enqueue it than the GPU takes to compute
   it.
 
@@ -63,10 +63,12 @@ class ProbeResult:
     def shares(self) -> dict[str, float]:
         """Return the shares of a step's time, which sum to 1."""
         is_copy = self.gather_seconds is not None and self.copy_seconds > self.gather_seconds
-        if self.device_seconds is None:
-            compute = max(self.step_seconds - self.overhead_seconds, 0.0)
-        else:
+        if self.device_seconds is not None:
             compute = min(self.device_seconds, self.step_seconds)
+        elif self.host_seconds is not None and self.host_seconds < self.step_seconds / 2:
+            compute = self.step_seconds  # the host waits for the GPU
+        else:
+            compute = max(self.step_seconds - self.overhead_seconds, 0.0)
         parts = {
             "data": 0.0 if is_copy else self.wait_seconds,
             "copy": self.wait_seconds if is_copy else 0.0,
