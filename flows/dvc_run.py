@@ -66,6 +66,7 @@ def run(arguments: list[str], on_event: Callable[[StageEvent], object], log_leve
         options = parse_args(arguments)
     except DvcParserError:  # the parser has printed the reason
         return DVC_REFUSED_ARGUMENTS
+    options.wait_for_lock = True  # else a `dvc status` that takes more than three seconds would end this run
     if not options.quiet and log_level == "INFO":
         ui.enable()
     with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):

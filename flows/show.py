@@ -61,9 +61,9 @@ Queue.iter_active = lambda queue: (each for each in of_dvc[0](queue) if begun(qu
 Queue.iter_queued = lambda queue: (
     each for found in of_dvc for each in found(queue) if found is of_dvc[1] or not begun(queue, each)
 )
-if main(["status", "--json"]):
+if main(["--wait-for-lock", "status", "--json"]):
     print("null")
-sys.exit(main(["exp", "show", "--json", "--num", sys.argv[1]]))
+sys.exit(main(["--wait-for-lock", "exp", "show", "--json", "--num", sys.argv[1]]))
 """
 Status = Mapping[str, Sequence[Any]] | None  # of `dvc status --json`: stage -> changes; None while a stage runs
 # Of `dvc exp show --json`: rev, name, and data with metrics, params and the digests of outputs. `state`: that of an

@@ -37,7 +37,7 @@ MAX_LETTERS = 100  # of a line; --json has all
 
 def main(options: Namespace) -> Result:
     output_of(sys.executable, "-m", "tandem.stage", "hardware")
-    status = json.loads(output_of(sys.executable, "-m", "dvc", "status", "--json"))
+    status = json.loads(output_of(sys.executable, "-m", "dvc", "--wait-for-lock", "status", "--json"))
     outdated = {name: changes for name, changes in status.items() if name != ALWAYS_RUNS}
     params, lines = load_params(), list[str]()
     changed = {name: changed_in(changes) for name, changes in outdated.items()}

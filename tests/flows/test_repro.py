@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from zc.lockfile import LockFile
 
 from flows import repro
 from tandem import files
@@ -78,6 +79,19 @@ def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Proj
     assert "error: no such device" not in result.stdout
     assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
     assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
+
+
+def test_repro_waits_while_another_command_of_dvc_holds_its_lock(project: Project) -> None:
+    """`dvc status` of large data, for example. DVC's own `repro` gives up three seconds after its stage has ended."""
+    project.behave(train={"sleep": 1})
+    with project.start("-m", "tandem.cli", "repro", "--force") as process:
+        stage = project.stage_process()
+        lock = LockFile(str(project.root / ".dvc/tmp/lock"))
+        stage.wait()
+        time.sleep(5)
+        lock.close()
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
 
 
 def test_damaged_results_are_absent_and_a_mistake_of_tandem_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
