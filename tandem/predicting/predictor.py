@@ -60,7 +60,7 @@ class Predictor:
         self.remarks += remarks_about_units(values[inputs.mask], self.learned["features"])
         with torch.inference_mode():
             batches = (tensor.split(PREDICTION_BATCH) for tensor in (values, inputs.mask))
-            outputs = torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
+            outputs = torch.cat([self.network(*batch).float() for batch in zip(*batches, strict=True)])
         return pd.DataFrame(self.task.tabulate(outputs, inputs))
 
     @property

@@ -125,9 +125,7 @@ class Task:
         """
         import torch
 
-        targets, lengths = (torch.from_numpy(read("test", name)) for name in ("targets", "lengths"))
-        num_steps = targets.shape[1] if self.per_step else int(lengths.max())
-        mask = torch.arange(num_steps)[None, :] < lengths[:, None]
+        targets, mask = torch.from_numpy(read("test", "targets")), self.test_mask(read)
         predictions = self.predict(outputs, mask)
         columns: dict[str, list[Any]] = {"sequence": [str(name) for name in read("test", "ids")]}
         if not self.per_step:
@@ -141,6 +139,12 @@ class Task:
             list(zip(columns["actual"], columns["predicted"], strict=True)) if self.target == "class" else [],
             [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
         )
+
+    def test_mask(self, read: ReadArray) -> "Tensor":
+        """The mask (N, T) of the test split, as `loss`, `predict` and `score` get it of the other splits."""
+        import torch
+
+        return torch.arange(self.summary["max_steps"]) < torch.from_numpy(read("test", "lengths"))[:, None]
 
     def in_words(self, values: "Tensor") -> list[Any]:
         """Return classes by their names, and numbers in the target's own unit."""

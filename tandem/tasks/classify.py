@@ -20,7 +20,7 @@ from tandem.tasks.baselines import (
     sample_rows,
 )
 from tandem.tasks.groups import Groups
-from tandem.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
+from tandem.tasks.scores import macro_f1_of_sums, macro_mean, precision_recall_f1
 from tandem.tasks.statistics import agreeing_with, interval_of_gain, mcnemar
 from tandem.tasks.stretches import Stretches
 
@@ -70,11 +70,10 @@ class Task(FittedTask):
         return metrics[self.score_name]
 
     def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
-        targets = torch.from_numpy(read("test", "targets"))
-        no_mask = torch.empty(0)
-        predictions = self.predict(outputs, no_mask)
+        targets, mask = torch.from_numpy(read("test", "targets")), self.test_mask(read)
+        predictions = self.predict(outputs, mask)
         confusion = confusion_matrix(predictions, targets, self.num_outputs)
-        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, no_mask, 0.0).item()}
+        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, mask, 0.0).item()}
         actual, predicted = ([self.classes[number] for number in labels.tolist()] for labels in (targets, predictions))
         shares = outputs.softmax(dim=1)
         confidence = shares.amax(dim=1).tolist()
@@ -180,7 +179,7 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
 def scores(confusion: Tensor) -> dict[str, float]:
     return {
         "accuracy": confusion.diagonal().sum().item() / confusion.sum().item(),
-        "macro_f1": macro_f1(per_class(confusion)),
+        "macro_f1": macro_mean(per_class(confusion), "f1"),
     }
 
 

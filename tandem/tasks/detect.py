@@ -18,7 +18,7 @@ from tandem import tasks
 from tandem.tasks import Evaluation, NewInputs, ReadArray
 from tandem.tasks.baselines import Baseline, compare_with_baselines, sample_rows
 from tandem.tasks.groups import Groups
-from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
+from tandem.tasks.scores import macro_f1_of_sums, macro_mean, match_steps, precision_recall_f1
 from tandem.tasks.statistics import interval_of_gain
 
 TOLERANCE = 2  # frames
@@ -76,7 +76,10 @@ class Task(tasks.Task):
         return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return macro_f1(self.per_class(self.counts(*to_numpy(predictions, targets, mask))))
+        return self.event_f1(self.counts(*to_numpy(predictions, targets, mask)))
+
+    def event_f1(self, counts: np.ndarray) -> float:
+        return macro_mean(self.per_class(counts), "f1")
 
     def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """(N, C - 1, 3): each sequence's numbers of matched, actual and predicted events of every class but 0."""
@@ -93,31 +96,32 @@ class Task(tasks.Task):
         return [{"class": name, **precision_recall_f1(*row)} for name, row in zip(names, sums, strict=True)]
 
     def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
-        targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
-        mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
+        targets, mask = torch.from_numpy(read("test", "targets")), self.test_mask(read)
         probabilities = outputs.softmax(dim=2)
         predictions, actual = to_numpy(self.predict(outputs, mask), targets, mask)
         counts = self.counts(predictions, actual)
         per_class, groups = self.per_class(counts), Groups.of_test_split(self.summary, read)
         baselines = [
-            Baseline(name, macro_f1(self.per_class(tally)), interval_of_gain(counts, tally, groups, macro_f1_of_sums))
+            Baseline(name, self.event_f1(tally), interval_of_gain(counts, tally, groups, macro_f1_of_sums))
             for name, tally in self.count_baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {
-            "event_f1": macro_f1(per_class),
-            **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
+            **{f"event_{name}": macro_mean(per_class, name) for name in ("f1", "precision", "recall")},
             "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
             "loss": self.loss(outputs, targets, mask, 0.0).item(),
             **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (base.score for base in baselines), strict=True)),
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
         missed, invented = (sum(row[name] == "" for row in rows) for name in ("predicted", "actual"))
-        worst = min(per_class, key=lambda row: row["f1"])
+        occurring = [row for row in per_class if row["num_true"]]
+        worst = min(occurring or per_class, key=lambda row: row["f1"])
+        absent = [row["class"] for row in per_class if not row["num_true"]]
+        of_absent = f"; the test split has no {', no '.join(absent)}" * bool(absent)
         return Evaluation(
             metrics,
             f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual), groups, self.subject)}; "
             f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
-            f"{invented:,} false alarms; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
+            f"{invented:,} false alarms; hardest class: {worst['class']} (F1 {worst['f1']:.3f}){of_absent}",
             per_class,
             self.confusion_pairs(predictions, actual),
             rows,

@@ -81,7 +81,7 @@ class Task(tasks.Task):
             **({"seasonal_naive": read("test", "seasonal")} if self.season else {}),
             "linear": self.levels(linear, anchors),
         }
-        loss = self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item()
+        loss = self.loss(outputs, torch.from_numpy(targets), self.test_mask(read), 0.0).item()
         metrics = {"loss": loss, "persistence_skill": 0.0}
         for name, levels in forecasts.items():
             prefix = "" if name == "network" else f"{name}_"

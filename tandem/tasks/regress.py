@@ -69,7 +69,7 @@ class Task(FittedTask):
         table = {name: errors(values, actual) for name, values in predictions.items()}
         metrics = {
             **table[model],
-            "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
+            "loss": self.loss(outputs, torch.from_numpy(targets), self.test_mask(read), 0.0).item(),
         }
         for name in baseline_predictions:
             metrics |= {f"{name}_{key}": value for key, value in table[name].items()}

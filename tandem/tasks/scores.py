@@ -17,9 +17,11 @@ def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> di
     }
 
 
-def macro_f1(per_class: Sequence[dict[str, Any]]) -> float:
-    """Return the mean F1 of the classes that occur as label or prediction, as in scikit-learn; 0 if none does."""
-    present = [row["f1"] for row in per_class if row["num_true"] or row["num_predicted"]]
+def macro_mean(per_class: Sequence[dict[str, Any]], name: str) -> float:
+    """Return the mean of precision, recall or f1 over the classes that occur as label or prediction, as in
+    scikit-learn; 0 if none does.
+    """
+    present = [row[name] for row in per_class if row["num_true"] or row["num_predicted"]]
     return sum(present) / len(present) if present else 0.0
 
 

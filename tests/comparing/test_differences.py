@@ -10,7 +10,7 @@ from tandem.comparing.differences import MEASURES, Margin, difference, margin_of
 from tandem.comparing.paired_tests import Pairs
 from tandem.tasks import detect, statistics
 from tandem.tasks.groups import Groups
-from tandem.tasks.scores import macro_f1
+from tandem.tasks.scores import macro_mean
 from tandem.tasks.statistics import interval_of_difference
 from tests.manifests import CPU, GPU, changed, classified, judge, run_of
 
@@ -230,7 +230,7 @@ def test_event_f1_from_the_rows_is_the_tasks_own():
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
-    assert units.macro_f1(counts) == pytest.approx(macro_f1(task.per_class(task.counts(predicted, actual))))
+    assert units.macro_f1(counts) == pytest.approx(macro_mean(task.per_class(task.counts(predicted, actual)), "f1"))
 
 
 def events(num_missed: int) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ def test_an_event_that_is_found_is_not_confused_with_a_false_one_beside_it():
 
 
 def test_an_event_in_the_first_frame_is_counted_as_found():
-    task = open_task("detect", SUMMARIES["detect"])
+    task = open_task("detect", SUMMARIES["detect"] | {"max_steps": 6})
     arrays = {
         "targets": np.array([[1, 0, 0, 0, 2, 0]]), "lengths": np.array([6]), "ids": np.array(["p"]),
         "values": np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32),
@@ -167,6 +167,11 @@ def test_an_event_in_the_first_frame_is_counted_as_found():
     outputs = 9.0 * torch.eye(3)[torch.tensor([[1, 0, 0, 0, 0, 0]])]
     sentence = task.evaluate(outputs, lambda split, name: arrays[name]).sentence
     assert "1 events found within 2 frames, 1 missed, 0 false alarms" in sentence
+
+    arrays["targets"] = np.array([[1, 0, 0, 0, 0, 0]])  # an absent class is neither scored nor the hardest
+    result = task.evaluate(outputs, lambda split, name: arrays[name])
+    assert {result.metrics[f"event_{name}"] for name in ("f1", "precision", "recall")} == {1.0}
+    assert result.sentence.endswith("hardest class: hit (F1 1.000); the test split has no bounce")
 
 
 def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():

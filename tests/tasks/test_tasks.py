@@ -5,6 +5,7 @@ classify, and a task derived from it, is compared with the baselines.
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from tandem import tasks
 from tandem.files import ROOT
-from tandem.tasks import classify
+from tandem.tasks import classify, regress
 from tests.projects import (
     RUN,
     TINY,
@@ -135,13 +136,29 @@ def test_classify_compares_the_score_that_a_task_names(
     """1-NN takes the rarest class for the most frequent one; the network takes a third of the most frequent for b."""
     labels = np.repeat([0, 1, 2], [90, 6, 4])
     values = np.where(labels == 2, 0, labels)[:, None, None] + np.zeros((100, 2, 1), dtype=np.float32)
-    arrays = {"targets": labels, "values": values, "ids": np.arange(100)}
+    arrays = {"targets": labels, "values": values, "ids": np.arange(100), "lengths": np.full(100, 2)}
     predicted, targets = torch.tensor(np.where(np.arange(100) < 30, 1, labels)), torch.tensor(labels)
-    task = kind({"classes": ["a", "b", "c"], "features": ["x"]})
+    task = kind({"classes": ["a", "b", "c"], "features": ["x"], "max_steps": 2})
     result = task.evaluate(F.one_hot(predicted).float(), lambda split, name: arrays[name])
     assert task.score(predicted, targets, torch.empty(0)) == pytest.approx(score)
     assert result.metrics.get(task.score_name, score) == pytest.approx(score)
     assert result.sentence.startswith(starts) and f"{verdict} 1-NN (" in result.sentence
+
+
+@pytest.mark.parametrize("kind", [classify.Task, regress.Task])
+def test_the_loss_of_a_derived_task_gets_the_mask_of_the_test_split(kind: Any):
+    """An empty one made such a loss 0, or its training end without a score."""
+
+    class MeanLength(kind):
+        def loss(self, outputs, targets, mask, label_smoothing):
+            return mask.sum(dim=1, dtype=torch.float32).mean()
+
+    targets = np.arange(4) % 2 if kind is classify.Task else np.arange(4.0)
+    arrays = {"targets": targets, "values": np.zeros((4, 3, 1), dtype=np.float32), "ids": np.arange(4)}
+    arrays["lengths"] = np.array([3, 2, 2, 1])
+    target = {"name": "x", "mean": 0.0, "std": 1.0}
+    task = MeanLength({"classes": ["a", "b"], "features": ["x"], "target": target, "max_steps": 3})
+    assert task.evaluate(torch.zeros(4, 2), lambda split, name: arrays[name]).metrics["loss"] == 2.0
 
 
 @pytest.mark.parametrize(("num_lost", "verdict"), [(4, "the difference is not clear with 96"), (6, "it is worse")])
@@ -149,10 +166,10 @@ def test_a_verdict_on_a_baseline_agrees_with_mcnemar(num_lost: int, verdict: str
     """Of 96 sequences, one network loses 4 and the other 6 that the baseline has: p is 0.125 and 0.031."""
     labels = np.repeat([0, 1], [64, 32])
     arrays = {"targets": labels, "values": np.zeros((96, 2, 1), dtype=np.float32), "ids": np.arange(96)}
+    arrays["lengths"] = np.full(96, 2)
     outputs = F.one_hot(torch.tensor(np.where(np.arange(96) < num_lost, 1, 0)), 2).float()
-    result = classify.Task({"classes": ["a", "b"], "features": ["x"]}).evaluate(
-        outputs, lambda split, name: arrays[name]
-    )
+    task = classify.Task({"classes": ["a", "b"], "features": ["x"], "max_steps": 2})
+    result = task.evaluate(outputs, lambda split, name: arrays[name])
     assert f"does not beat the most frequent class ({verdict}" in result.sentence
 
 
@@ -211,7 +228,7 @@ def evaluate(task: tasks.Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
 
 
 def test_the_defaults_serve_numbers_and_classes_of_steps():
-    numbers = Numbers({"target": {"name": "x", "mean": 10.0, "std": 2.0}})
+    numbers = Numbers({"target": {"name": "x", "mean": 10.0, "std": 2.0}, "max_steps": 3})
     result = evaluate(numbers, torch.tensor([[1.0], [1.0]]), torch.tensor([0.0, 1.0]))
     assert result.predictions == [
         {"sequence": "7", "actual": 10.0, "predicted": 12.0, "score": -1.0},
@@ -219,7 +236,7 @@ def test_the_defaults_serve_numbers_and_classes_of_steps():
     ]
     assert result.metrics["distance"] == -0.5 and not result.confusion
 
-    steps, targets = Steps({"classes": ["no", "yes"]}), torch.tensor([[0, 1, 0], [1, 1, 1]])
+    steps, targets = Steps({"classes": ["no", "yes"], "max_steps": 3}), torch.tensor([[0, 1, 0], [1, 1, 1]])
     outputs = torch.nn.functional.one_hot(targets, 2).float()
     assert evaluate(steps, outputs, targets).predictions == [{"sequence": name, "score": 0.0} for name in "78"]
     mask = torch.tensor([[True, True, False], [True, True, True]])
