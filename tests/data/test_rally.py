@@ -23,7 +23,6 @@ from tandem.training.own_metrics import OwnData
 from workloads.rally import metrics, simulation
 from workloads.rally.simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
 
-PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
 NUM_SEQUENCES, NUM_STEPS = 300, 96
 
@@ -38,11 +37,6 @@ def simulate(
 @pytest.fixture(scope="module")
 def flights() -> tuple[np.ndarray, np.ndarray]:
     return rallies(NUM_SEQUENCES, NUM_STEPS, np.random.default_rng(0))
-
-
-@pytest.fixture(scope="module")
-def perfect() -> tuple[np.ndarray, np.ndarray]:
-    return simulate(NUM_SEQUENCES, NUM_STEPS, 0, **PERFECT)
 
 
 def alone(labels: np.ndarray, event: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,47 +95,6 @@ def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray])
     before, after = turns[NET]
     assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
     assert (np.abs(path[places[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
-
-
-def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:
-    """Except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
-    path, labels = flights
-    velocity = np.diff(path, axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
-    speed = np.linalg.norm(velocity, axis=-1)
-    upwards = np.diff(velocity[:, :, 2], axis=1) * simulation.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
-    upwards += simulation.DRAG * (speed * velocity[:, :, 2])[:, :-1]
-    event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
-    no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
-        axis=-1
-    )  # 2 to T - 3
-    free = ~event[:, 2:-2] & ~no_flight[:, 1:-1]  # frames 3 to T - 4
-    assert free.mean() > 0.5
-    assert np.abs(upwards[:, 2:-2] + GRAVITY)[free].max() < 3.0
-
-
-def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray]) -> None:
-    values, labels = perfect
-    for hiding in ({"missed": 0.1}, {"occlusion": 0.5}):
-        hidden_values, hidden_labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, **hiding})
-        is_seen = hidden_values[:, :, 2] == 1
-        assert np.array_equal(hidden_labels, labels)
-        assert np.array_equal(hidden_values[is_seen], values[is_seen])
-        assert (hidden_values[~is_seen] == 0).all()
-        newly = (~is_seen & (values[:, :, 2] == 1)).sum(axis=1)
-        if "missed" in hiding:
-            assert newly.sum() / newly.size / NUM_STEPS == pytest.approx(0.1, abs=0.01)
-        else:
-            assert (newly > 0).mean() == pytest.approx(0.5, abs=0.1)
-            assert newly.max() == 8
-
-
-def test_noise_has_the_given_standard_deviation(perfect: tuple[np.ndarray, np.ndarray]) -> None:
-    noisy, labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, "noise": 2.0})
-    is_seen = perfect[0][:, :, 2] == 1
-    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, is_seen)
-    error = (noisy - perfect[0])[is_seen][:, :2]
-    assert error.std(axis=0) == pytest.approx([2.0, 2.0], rel=0.02)
-    assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
 
 
 PARAMETERS = {"num_steps": 32, "noise": 2.0, "missed": 0.05, "occlusion": 0.3, "seed": 3}

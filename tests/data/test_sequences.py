@@ -211,9 +211,6 @@ def test_the_last_digits_of_large_whole_numbers_are_kept_or_refused(tmp_path: Pa
             prepared(tmp_path, missing, replace(PARAMS, missing="interpolate"), name)
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
-
-
 # The committed tables -------------------------------------------------------------------------------------------------
 
 
@@ -229,19 +226,6 @@ def test_committed_tables_match_their_readme(tmp_path: Path, workload: str, size
     summary = data.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
-
-
-def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Path):
-    data = prepared(tmp_path, make_table())
-    digests = write_arrays(tmp_path / "out", data)
-    written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert sorted(digests) == [path.relative_to(tmp_path / "out").as_posix() for path in written]
-    for path in written:
-        array = np.load(path, allow_pickle=False)
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.relative_to(tmp_path / "out").as_posix()]
-        expected = {"values": np.float32, "lengths": np.int32, "targets": np.int64}.get(path.stem)
-        assert array.dtype == expected or (path.stem == "ids" and array.dtype.kind == "U")
-        assert len(array) == len(data.parts[path.parent.name])
 
 
 # Text and lines as they stand in the file -----------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from tandem.models.recurrent import Reversal, reversed_rows
 from tandem.training import auto
 from tandem.training.batches import Split
 from tandem.training.execution import Execution
-from tests.networks import Rocket
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, tensors, trainer_on
 
 SIZES = pytest.mark.parametrize(
@@ -223,23 +222,6 @@ def test_a_reversal_turns_the_real_steps_around_and_passes_gradcheck():
 
 # What a training records of its kernels ---------------------------------------------------------------------------
 
-ROCKET = Rocket(name="rocket", num_kernels=84, num_groups=2)
-CLOSED_FORM: dict[str, Any] = {
-    "model": ROCKET, "epochs": 1, "warmup_epochs": 0, "label_smoothing": 0.0,
-    "augment": replace(SETTINGS.augment, mix=0.0, shift=0.0, warp=0.0),
-}  # fmt: skip
-
-
-class Pooled(nn.Module):
-    """A network without any of the operations that have a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        return self.head(values.sum(dim=1) / mask.sum(dim=1, keepdim=True))
-
 
 @pytest.mark.parametrize(
     ("changes", "num_steps", "expected"),
@@ -251,7 +233,6 @@ class Pooled(nn.Module):
         ({"model": TRANSFORMER}, attention.MAX_STEPS + 1, "torch's attention"),
         pytest.param({"model": TRANSFORMER, "step": "compile"}, 9, "torch's attention", marks=pytest.mark.long),
         ({"model": TRANSFORMER, "kernels": "torch"}, 9, "torch's attention"),
-        (CLOSED_FORM, 9, "torch's kernels"),
     ],
     ids=str,
 )
@@ -260,13 +241,6 @@ def test_a_training_notes_the_kernels_that_its_steps_took(changes: dict[str, Any
     trainer = trainer_on(split, replace(SETTINGS, **{"epochs": 2, **changes}))
     finish(trainer)
     assert kernels.described(trainer.step.kernels_used) == expected
-
-
-def test_a_network_without_these_operations_says_torchs_kernels():
-    split = Split(tensors(), kind_of("cpu")())
-    trainer = trainer_on(split, SETTINGS, model=Pooled())
-    finish(trainer)
-    assert kernels.described(trainer.step.kernels_used) == "torch's kernels"
 
 
 def test_what_auto_tries_is_not_what_the_training_took(tmp_path, monkeypatch: pytest.MonkeyPatch):

@@ -44,14 +44,6 @@ def few_informative_features() -> tuple[torch.Tensor, torch.Tensor]:
     return values, classes
 
 
-def rare_class() -> tuple[torch.Tensor, torch.Tensor]:
-    """A tenth of the sequences, in which two of 40 features vary more."""
-    values, _ = noise(120, 12, 40)
-    classes = (torch.arange(120) % 10 == 0).long()
-    values[classes == 1, :, :2] *= 4
-    return values, classes
-
-
 def number() -> tuple[torch.Tensor, torch.Tensor]:
     """How much one of 30 features varies."""
     values, _ = noise(120, 12, 30)
@@ -109,7 +101,6 @@ def outputs_of(network: Any, values: torch.Tensor) -> torch.Tensor:
     ("data", "selected"),
     [
         (few_informative_features, "forest"),
-        (rare_class, "forest"),
         (number, "forest"),
         (fixed_place, "raw"),
         (any_place, "rocket"),

@@ -86,6 +86,7 @@ def test_metrics_are_added_without_a_training_and_are_shown_everywhere(template:
     score = read_record(project, "score.json")
     metrics = score["metrics"]
     assert before["metrics"].items() <= metrics.items()
+    assert "group" not in open_folder(project / "results/runs/tiny/cpu").predictions[0]
     assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
     for name in ("balanced_accuracy", "error_rate"):
         assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
@@ -152,7 +153,7 @@ def read(folder, num_sequences: int, shift: float, seed: int) -> Arrays:
     values[rows, steps, 0] += 3.0 * np.where(rows % 2, 1, -1)
     labels[rows, steps] = np.where(rows % 2, "up", "down")
     values[rows, steps - 1, 0] = np.nan
-    return Arrays(values, labels, lengths, splits=np.array(["train", "val", "test"])[np.arange(num_sequences) % 3])
+    return Arrays(values, labels, lengths, groups=rows % 30, splits=np.array(["train", "val", "test"])[rows % 3])
 """
 SHIFTED = """\
 import numpy as np
@@ -167,49 +168,37 @@ def shifted(predictions, targets, mask, predict, source):
         mask_again = np.arange(12) < again.lengths[is_test][:, None]
         found[f"same_at_shift_{shift:g}"] = (predict(again.values[is_test], mask_again) == predictions).mean()
     return found
+
+
+def right(predictions, targets, mask):
+    return (predictions > 0).sum() / mask.sum()
 """
 CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
 
 
-def test_a_metric_scores_new_data_of_the_source(tmp_path: Path):
-    """The same sequences again, raw, give the predictions of the test split; shifted ones do not."""
+def test_a_metric_scores_new_data_of_the_source_and_intervals_count_its_groups(tmp_path: Path):
+    """The same sequences again, raw, give the predictions of the test split, which has ten groups of three sequences;
+    shifted ones do not."""
     keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
-    params = named("metrics.py:shifted", params=TINY).replace(PREPROCESS, keys + "    missing: interpolate\n")
+    params = named("metrics.py:shifted", "metrics.py:right").replace(PREPROCESS, keys + "    missing: interpolate\n")
     params = params.replace("task: classify", "task: detect").replace(MODEL, CONV_GRU)
-    params = params.replace("epochs: 3", "epochs: 12").replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0")
+    params = params.replace("epochs: 3", "epochs: 30").replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0")
     project = make_project(tmp_path / "project", params)
     (project / "workloads/tiny/source.py").write_text(SOURCE)
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED)
     commit(project)
     stages_at_once(project, *EVALUATED, publishes=False)
-    metrics = read_record(project, "score.json")["metrics"]
+    score = read_record(project, "score.json")
+    metrics = score["metrics"]
     assert metrics["same_at_shift_5"] == 1.0 and metrics["same_at_shift_50"] < 1.0
     assert metrics["event_f1"] > 0.3 and "same_at_shift_5_low" not in metrics
+    groups = {row["group"] for row in open_folder(project / "results/runs/tiny/cpu").predictions}
+    assert groups == {str(3 * number + 2) for number in range(10)}
+    assert score["sentence"].count("over 10 test groups") == 2, score["sentence"]
+    assert metrics["right_low"] <= metrics["right"] <= metrics["right_high"]
     (project / "workloads/tiny/metrics.py").write_text(SHIFTED.replace("shift=shift)", "shfit=shift)"))
     done = stage(project, "evaluate", "tiny", "cpu", check=False, publishes=False)
     assert "workloads/tiny/metrics.py, line 8: source has no parameter 'shfit'; did you mean 'shift'?" in done.stdout
-
-
-def test_groups_of_a_source_are_in_the_predictions_and_behind_every_interval(tmp_path: Path):
-    """Ten groups of three sequences are in the test split, by Arrays.groups; without groups there is no column."""
-    keys = '  preprocess:\n    source: "source.py:read"\n    num_sequences: 90\n    shift: 5.0\n    velocity: true\n'
-    params = named("metrics.py:right").replace(PREPROCESS, keys + "    missing: interpolate\n")
-    params = params.replace("task: classify", "task: detect").replace(MODEL, CONV_GRU)
-    params = params.replace("warp: 0.1", "warp: 0.0").replace("mix: 0.1", "mix: 0.0").replace("epochs: 3", "epochs: 30")
-    project = make_project(tmp_path / "project", params)
-    metric = "def right(predictions, targets, mask):\n    return (predictions > 0).sum() / mask.sum()\n"
-    (project / "workloads/tiny/metrics.py").write_text(metric)
-    for source, groups in ((SOURCE, 0), (SOURCE.replace("labels, lengths,", "labels, lengths, groups=rows % 30,"), 10)):
-        (project / "workloads/tiny/source.py").write_text(source)
-        commit(project)
-        stages_at_once(project, *EVALUATED, publishes=False)
-        rows = open_folder(project / "results/runs/tiny/cpu").predictions
-        score = read_record(project, "score.json")
-        group_names = {row.get("group") for row in rows}
-        assert group_names == {str(3 * number + 2) for number in range(10)} if groups else group_names == {None}
-        assert score["sentence"].count("over 10 test groups") == groups // 5, score["sentence"]
-        assert "right_low" in score["metrics"], score["sentence"]
-        assert score["metrics"]["right_low"] <= score["metrics"]["right"] <= score["metrics"]["right_high"]
 
 
 def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():

@@ -16,7 +16,6 @@ from tandem.models import Shape
 from tandem.runs.quantities import timing_row
 from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
 from tandem.training.batches import Split, sequential_indices
-from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext, choose_data_location
 from tandem.training.execution import open_device
 from tandem.training.network_checks import check_outputs, small_batch_refusal
@@ -65,23 +64,6 @@ def test_a_network_is_checked_with_copies_of_two_sequences_and_of_one(tmp_path: 
     with pytest.raises(ValueError, match=re.escape(f"returns (3,) for values (1, {num_steps}, {num_features})")):
         check_outputs(Squeezed(), split, shape, "nets.py:Squeezed")
     assert not small_batch_refusal(InPlace(), split, len(split), replace(SETTINGS, batch_size=len(split) - 1))
-
-
-@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_resumed_equals_uninterrupted(schedule: str, tmp_path: Path):
-    settings = replace(SETTINGS, schedule=schedule)
-    expected, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
-    interrupted = new_trainer("cpu", "device", tmp_path, settings)
-    interrupted.train_epoch(), interrupted.train_epoch()
-    checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
-    checkpoint.save(interrupted.state())
-    resumed = new_trainer("cpu", "device", tmp_path, settings)
-    torch.rand(7)  # whatever happened in between
-    state, _ = checkpoint.load()
-    resumed.restore(state)
-    weights, last_losses = finish(resumed)
-    assert last_losses == losses[2:]
-    assert_identical(weights, expected)
 
 
 @pytest.mark.gpu
