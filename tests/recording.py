@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,25 @@ def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
     finally:
         os.killpg(started[-1].pid, signal.SIGKILL)
         started[-1].wait()
+
+
+@contextmanager
+def refusing_server() -> Iterator[tuple[str, list[str | None]]]:
+    """The address of a server that answers 403 to everything, and the authorizations that it has received."""
+    received: list[str | None] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            received.append(self.headers["Authorization"])
+            self.send_error(403)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", received
+        server.shutdown()

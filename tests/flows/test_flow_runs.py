@@ -7,13 +7,11 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from flows.results_in_prefect import mlflow_links
 from tandem.devices.hardware import detect_hardware
 from tests.conftest import CHROMIUM
 from tests.projects import commit, git, tandem, wait_for
-from tests.recording import record, runs_of, said_of_tracking
+from tests.recording import record, refusing_server, runs_of, said_of_tracking
 from tests.served import STAGE_SECONDS, Door, Project, make_project, processes, running_ui
 
 mlflow = pytest.importorskip("mlflow")
@@ -142,26 +140,11 @@ def test_a_server_gets_the_password_and_nobody_sees_it(
     project: Project, ready: Path, saw: Callable[[str], None]
 ) -> None:
     """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
-    headers: list[str | None] = []
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            headers.append(self.headers["Authorization"])
-            self.send_error(403)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Refusing) as refusing:
-        threading.Thread(target=refusing.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{refusing.server_port}"
+    with refusing_server() as (address, received):
         output = record(ready, "kept", MLFLOW_TRACKING_URI=f"http://me:top%20secret@{address}")
-        refusing.shutdown()
     assert f"MLflow at http://{address} refused the record" in output and "403" in output
     saw(re.sub(r":\d+ ", " ", said_of_tracking(output)))
-    assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
+    assert received[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
     paths = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
     text = output + "".join(path.read_text() for path in paths)
     synced = tandem(ready, "sync", MLFLOW_TRACKING_URI=project.mlflow.replace("//", "//me:secret@")).stdout

@@ -7,19 +7,15 @@ import re
 import shutil
 import signal
 import socket
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from benchmarks.sandbox import free_port
 from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import provenance, schemas
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
@@ -45,9 +41,9 @@ from tests.recording import (
     EPOCHS,
     LONG,
     client_of,
+    refusing_server,
     runs_of,
     said_of_tracking,
-    server_of,
     start_training,
     table_of,
 )
@@ -187,50 +183,22 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
+# `tandem sync`, whose model versions go to a server that refuses them: EDIT on the experiment, READ on the model.
+NO_VERSIONS = """
+import sys, mlflow
+from tandem.cli import main
+create, refusing = mlflow.MlflowClient.create_model_version, mlflow.MlflowClient({address!r})
+mlflow.MlflowClient.create_model_version = lambda client, *words, **options: create(refusing, *words, **options)
+sys.exit(main(["sync"]))
+"""
+
+
 @pytest.mark.long
-def test_an_account_that_may_not_register_models_still_ends_its_run(
-    ready: Path, empty_history: Path, tmp_path: Path, closed_port: int
-):
-    """A server with accounts refuses new versions as this door does: EDIT on the experiment, READ on the model."""
-    server = f"http://127.0.0.1:{(port := free_port())}"
-    refused = {"/api/2.0/mlflow/model-versions/create"}
-
-    class Door(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.path in refused:
-                status, kind, content = 403, "text/plain", b"Permission denied"
-            else:
-                headers = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Accept")}
-                response = passing.request(self.command, server + self.path, headers=headers, content=body)
-                status, kind, content = response.status_code, response.headers.get("Content-Type", ""), response.content
-            self.send_response(status)
-            for name, value in (("Content-Type", kind), ("Content-Length", str(len(content)))):
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    closed = f"http://127.0.0.1:{closed_port}"
-    stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", MLFLOW_TRACKING_URI=closed, DVC_EXP_NAME="account")
-    (tmp_path / "served").mkdir()
-    shutil.copy(empty_history, tmp_path / "served")
-    with (
-        server_of(tmp_path / "served", port),
-        httpx.Client(timeout=60) as passing,
-        ThreadingHTTPServer(("", 0), Door) as door,
-    ):
-        threading.Thread(target=door.serve_forever, daemon=True).start()
-        text = tandem(ready, "sync", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{door.server_port}").stdout
-        door.shutdown()
-        [entry] = runs_of(mlflow.MlflowClient(server))
-    assert entry.info.run_name.startswith("account: ")
+def test_an_account_that_may_not_register_models_still_ends_its_run(ready: Path):
+    stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
+    with refusing_server() as (address, _):
+        text = python(ready, NO_VERSIONS.format(address=f"http://{address}")).stdout
+    [entry] = runs_of(client_of(ready))
     reason = "this account may not add versions to tandem-tiny: it needs EDIT there"
     assert f"warning: the model of run {entry.info.run_id} is not registered; {reason}" in text and "up to date" in text
     assert entry.info.status == "FINISHED" and entry.data.tags["tandem.not_registered"] == reason
