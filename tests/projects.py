@@ -234,6 +234,12 @@ def start(folder: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def start_training(project: Path, device: str = "cpu", inside: str = "", **extra: str) -> subprocess.Popen[str]:
+    """`inside`: a command that starts another one, such as `ip netns exec NAME`; it becomes that other one."""
+    train = (sys.executable, "-m", "tandem.stage", "train", "tiny", device, "0")
+    return start(project, *inside.split(), *train, **extra)
+
+
 def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 

@@ -15,7 +15,7 @@ import pytest
 
 from tandem.tracking.connection import make_schema
 from tests import epochs
-from tests.projects import environment, python, start, wait_for
+from tests.projects import environment, python, wait_for
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
@@ -61,10 +61,6 @@ def said_of_tracking(output: str) -> str:
 def statuses(ready: Path) -> dict[str, str]:
     """The runs that arrived in the project's own store, and how they ended."""
     return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
-
-
-def start_training(project: Path, **extra: str) -> subprocess.Popen[str]:
-    return start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0", **extra)
 
 
 def table_of(path: Path) -> dict[str, list[float]]:

@@ -109,9 +109,18 @@ def new_trainer(device: str, data_location: str, folder: Path, settings: Train =
     return trainer_on(split, settings)
 
 
-def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:
-    """Train to the end: the weights, and the training loss of each epoch."""
+Outcome = tuple[dict[str, "Tensor"], list[float]]  # the weights, and the training loss of each epoch
+
+
+def finish(trainer: "Trainer") -> Outcome:
+    """Train to the end."""
     losses = []
     while trainer.epochs_done < trainer.settings.epochs:
         losses.append(trainer.train_epoch().train_loss)
     return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
+
+
+def assert_same_bits(one: Outcome, other: Outcome) -> None:
+    assert one[1] == other[1] and one[0].keys() == other[0].keys()
+    for name, weight in one[0].items():
+        assert weight.equal(other[0][name]), name

@@ -35,10 +35,12 @@ def test_a_side_with_more_seeds_than_the_other_names_those_that_are_compared():
     assert score.cells[0] == "0.6 (accuracy) (0.5 to 0.8, 3 seeds)", "the mean, as everywhere else"
 
 
-def test_an_own_metric_whose_name_has_a_point_has_a_row():
-    result = {"result.own_metrics": {"at_0.5": True}, "result.metrics": {"accuracy": 0.9, "at_0.5": 0.81}}
+def test_own_metrics_have_rows_also_if_a_name_has_a_point():
+    metrics = {"accuracy": 0.9, "at_0.5": 0.81, "errors": 0.1}
+    result = {"result.own_metrics": {"at_0.5": True, "errors": False}, "result.metrics": metrics}
     rows = rows_of([[run_of(changed(CPU, **result), classified("1"))] for _ in range(2)])
-    assert [row.cells for row in rows if row.name == "at_0.5"] == [("0.81", "0.81")]
+    cells = {row.name: row.cells for row in rows}
+    assert cells["at_0.5"] == ("0.81", "0.81") and cells["errors (lower is better)"] == ("0.1", "0.1")
 
 
 @pytest.mark.parametrize(

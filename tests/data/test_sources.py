@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from ruamel.yaml import YAML
 
 from tandem.data import Arrays
 from tandem.data.arrays import PreparedSequences
@@ -19,8 +20,6 @@ from tandem.files import ROOT
 from tandem.params.loading import parse_params, parse_workload
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
-from tandem.runs import schemas
-from tandem.runs.schemas import TimingRecord
 from tests.projects import (
     MODEL,
     RUN,
@@ -245,18 +244,12 @@ def own_params(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, **cha
     package_dir.mkdir()
     (package_dir / "source.py").write_text(source)
     monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: package_dir)
-    block = read_yaml_text(TINY)["tiny"]
+    block = YAML(typ="safe").load(TINY)["tiny"]
     block["preprocess"] = {"source": "source.py:read", "split": {"train": 0.6, "val": 0.2, "test": 0.2}, **changes}
     params = parse_workload("tiny", block).preprocess
     monkeypatch.syspath_prepend(str(folder))
     object.__setattr__(params.component, "module", f"{package}.source")
     return params
-
-
-def read_yaml_text(text: str):
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe").load(text)
 
 
 def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -282,12 +275,14 @@ def test_arrays_and_a_dataframe_of_the_same_sequences_give_the_same(tmp_path: Pa
     assert first.summary == second.summary and "offsets" in first.summary and first.summary["num_filled"]
 
 
-def prepared_from(folder: Path, monkeypatch: pytest.MonkeyPatch, data: object, **changes: object) -> PreparedSequences:
+def prepared_from(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, data: object, target: str = "class", **changes: object
+) -> PreparedSequences:
     """What preprocess makes of `data`, which a source of the workload's own returns."""
     place = Path(tempfile.mkdtemp(dir=folder))
     params = own_params(place, monkeypatch, "FOUND = []\n\n\ndef read(folder):\n    return FOUND[0]\n", **changes)
     sys.modules[params.component.load().__module__].FOUND.append(data)
-    return prepare(params, place, "class")
+    return prepare(params, place, target)
 
 
 def assert_same_arrays(first: PreparedSequences, second: PreparedSequences) -> None:
@@ -323,20 +318,12 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source = (
-        "import numpy as np\nfrom tandem.data import Arrays\n\n\ndef read(folder, texts: bool, seed: int):\n"
-        "    draw = np.random.default_rng(seed)\n    values = draw.normal(size=(20, 8, 1))\n"
-        "    labels = draw.integers(0, 3, (20, 8))\n    if texts:\n"
-        "        return Arrays(values, np.array(['', 'down', 'up'])[labels])\n"
-        "    return Arrays(values, labels, classes=['none', 'down', 'up'])\n"
-    )
-    results = []
-    for texts in (True, False):
-        (tmp_path / str(texts)).mkdir()
-        params = own_params(tmp_path / str(texts), monkeypatch, source, texts=texts)
-        results.append(prepare(params, tmp_path, "class per step"))
-    assert results[0].summary == results[1].summary and results[0].summary["classes"] == ["none", "down", "up"]
-    assert np.array_equal(results[0].sequences.labels, results[1].sequences.labels)
+    draw, classes = np.random.default_rng(0), ["none", "down", "up"]
+    values, labels = draw.normal(size=(20, 8, 1)), draw.integers(0, 3, (20, 8))
+    texts, numbers = Arrays(values, np.array(["", *classes[1:]])[labels]), Arrays(values, labels, classes=classes)
+    first, second = (prepared_from(tmp_path, monkeypatch, data, "class per step") for data in (texts, numbers))
+    assert first.summary == second.summary and first.summary["classes"] == classes
+    assert_same_arrays(first, second)
 
 
 def test_a_preset_for_another_source_is_left_out_and_a_wrong_one_is_not(monkeypatch: pytest.MonkeyPatch):
@@ -383,20 +370,6 @@ def test_the_examples_of_the_documentation(tmp_path: Path):
     every_stage(project, "pulses")
     stage(project, "preprocess", "clips")
     assert json.loads((project / "data/prepared/clips/summary.json").read_text())["classes"] == ["a", "b"]
-    score = read_record(project, "score.json", "pulses")
-    metrics = score["metrics"]
+    metrics = read_record(project, "score.json", "pulses")["metrics"]
     assert metrics["error_rate"] == pytest.approx(1 - metrics["accuracy"])
-    if metrics["balanced_accuracy"] < 1:
-        assert metrics["balanced_accuracy_low"] <= metrics["balanced_accuracy"] <= metrics["balanced_accuracy_high"]
-    else:
-        assert "it is the same in all resamples" in score["sentence"], score["sentence"]
-    assert {"accuracy_at_noise_0.5", "accuracy_at_noise_1"} < set(metrics)
-    assert score["own_metrics"]["balanced_accuracy"] is True and score["own_metrics"]["error_rate"] is False
-    assert "balanced_accuracy" in (project / "results/compare/compare.md").read_text()
-    assert "balanced accuracy" in (project / "results/report.html").read_text()
-    shutil.copytree(project / "results/runs/pulses/cpu", tmp_path / "copy")
-    timing = tmp_path / "copy/train/measured/0/timing.json"
-    record = schemas.read(timing.read_bytes(), "", TimingRecord)
-    schemas.write(timing, TimingRecord, {**record, "run_key": "other", "mlflow": {}})
-    compared = tandem(project, "compare", "results/runs/pulses/cpu", str(tmp_path / "copy"))
-    assert "error_rate (lower is better)" in compared.stdout, compared.stdout
+    assert {"balanced_accuracy", "accuracy_at_noise_0.5", "accuracy_at_noise_1"} < set(metrics)

@@ -109,9 +109,8 @@ def test_a_training_knows_who_each_window_is_of(tmp_path: Path):
 def test_a_gap_in_time_ends_a_stretch(tmp_path: Path):
     table = recording(DAY)
     sit = table.index[table["activity"] == "sit"][:40]
-    rows = rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), "train")
-    other_rows = {split: rows_of(prepared(tmp_path, table.drop(index=sit[15:30])), split) for split in ("val", "test")}
-    assert all((np.diff(windows, axis=1) == 1).all() for windows in (rows, *other_rows.values()))
+    data = prepared(tmp_path, table.drop(index=sit[15:30]))
+    assert all((np.diff(rows_of(data, split), axis=1) == 1).all() for split in data.parts)
 
 
 def test_windows_without_any_value_are_left_out(tmp_path: Path):

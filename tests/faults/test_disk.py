@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tandem import files
-from tests.projects import TINY, copy_of, dvc, stage
+from tests.projects import RUN, TINY, copy_of, dvc, stage
 
-RUN = "results/runs/tiny/cpu/train/result/0"
 pytestmark = pytest.mark.parametrize("small_disk", [1], indirect=True)
 
 

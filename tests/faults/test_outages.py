@@ -26,6 +26,7 @@ from tests.projects import (
     run_path,
     shell,
     stage,
+    start_training,
     tandem,
     unpublished,
     wait_for,
@@ -38,7 +39,6 @@ from tests.recording import (
     record,
     runs_of,
     server_of,
-    start_training,
     statuses,
     table_of,
 )

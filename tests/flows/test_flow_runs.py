@@ -162,34 +162,24 @@ def drawn(page: str, folder: Path) -> str:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser")
-def test_the_link_of_two_runs_opens_these_two(project: Project, tmp_path: Path) -> None:
+def test_a_new_browser_shows_the_two_runs_of_a_link_and_their_score_device_and_time(
+    project: Project, tmp_path: Path
+) -> None:
+    """At the link of two runs, and at the address that a click on their experiment opens."""
     experiment = in_mlflow(project, "experiments/create", name="three runs")["experiment_id"]
-    names = ("on the CPU", "on the GPU", "a third run")
-    runs = [in_mlflow(project, "runs/create", experiment_id=experiment, run_name=name) for name in names]
-    ids = [run["run"]["info"]["run_id"] for run in runs]
-    rows = [
-        {
-            "workload": "sign",
-            "device": device,
-            "requested": requested,
-            "runs": [{"tracking": {"run_id": id, "experiment_id": experiment}}],
-        }
-        for device, requested, id in zip(("cpu", "cuda"), ("cpu", "auto"), ids, strict=False)
-    ]
-    links = dict(mlflow_links(rows, project.mlflow)["sign"])
-    page = drawn(links["cpu vs cuda"], tmp_path)
-    assert [name in page for name in names] == [True, True, False], page
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
-def test_the_first_table_of_mlflow_has_score_device_and_time(project: Project, tmp_path: Path) -> None:
-    """In a new browser, at the address that a click on the experiment opens."""
-    experiment = in_mlflow(project, "experiments/create", name="one run")["experiment_id"]
     tags = {"score": "0.9123", "device": "cpu", "s/epoch": "0.0417"}
     listed = [{"key": name, "value": value} for name, value in tags.items()]
-    in_mlflow(project, "runs/create", experiment_id=experiment, tags=listed)
-    page = f"{project.mlflow}/#/experiments/{experiment}"
-    cells = re.findall(r'role="gridcell"[^>]*col-id="([^"]+)".*?>([^<>]+)<', drawn(page, tmp_path))
+    names = ("on the CPU", "on the GPU", "a third run")
+    runs = [in_mlflow(project, "runs/create", experiment_id=experiment, run_name=name, tags=listed) for name in names]
+    rows = [
+        {"workload": "sign", "device": device, "requested": requested,
+         "runs": [{"tracking": {"run_id": run["run"]["info"]["run_id"], "experiment_id": experiment}}]}
+        for device, requested, run in zip(("cpu", "cuda"), ("cpu", "auto"), runs, strict=False)
+    ]  # fmt: skip
+    page = drawn(dict(mlflow_links(rows, project.mlflow)["sign"])["cpu vs cuda"], tmp_path)
+    assert [name in page for name in names] == [True, True, False], page
+    table = drawn(f"{project.mlflow}/#/experiments/{experiment}", tmp_path)
+    cells = re.findall(r'role="gridcell"[^>]*col-id="([^"]+)".*?>([^<>]+)<', table)
     assert {(f"tags.`{name}`", value) for name, value in tags.items()} <= set(cells), cells
 
 

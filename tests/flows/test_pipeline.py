@@ -39,6 +39,7 @@ from tests.projects import (
     wait_until_published,
     without_publisher,
 )
+from tests.recording import client_of, runs_of
 
 yaml = pytest.importorskip("yaml")
 
@@ -100,11 +101,9 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     with suppress(ProcessLookupError):
         os.kill(int((project / ".dvc/tmp/exps/celery/dvc-exp-worker-1.pid").read_text()), signal.SIGTERM)
 
-    import mlflow
-
     wait_until_published(project)
-    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
-    entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    client = client_of(project)
+    entries = runs_of(client)
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
     run_names = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
     assert all(run_names[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))

@@ -33,7 +33,7 @@ from tandem.training.trials import alternative, one_batch, repeated_step, withou
 from tests import trainers
 from tests.limits import allocated_in_gpu, leave_in_gpu
 from tests.networks import GRU, TCN
-from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
+from tests.trainers import SETTINGS, Outcome, assert_same_bits, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -57,20 +57,14 @@ EAGER_STEPS = pytest.mark.parametrize(  # of streamed data
 MIB = 2**20
 
 
-def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
+def trained(settings: Train, folder: Path, data_location: str = "device") -> Outcome:
     trainer = new_trainer("cuda", data_location, folder, settings)
     result = finish(trainer)
     assert trainer.execution.why_no_graph == ""
     return result
 
 
-def assert_same_bits(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[str, Tensor], list[float]]) -> None:
-    assert one[1] == other[1]
-    for name, weight in one[0].items():
-        assert torch.equal(weight, other[0][name]), name
-
-
-def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[str, Tensor], list[float]]) -> None:
+def assert_close(one: Outcome, other: Outcome) -> None:
     """Other dropout would show in the first digit of the losses."""
     assert one[1] == pytest.approx(other[1], rel=1e-4)
     for name, weight in one[0].items():
@@ -333,11 +327,6 @@ def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.
     assert {tensor.device.type for tensor in scored} == {"cpu"}
 
 
-@STEPS
-def test_the_same_training_twice_gives_the_same_bits(settings: Train, tmp_path: Path):
-    assert_same_bits(trained(settings, tmp_path), trained(settings, tmp_path))
-
-
 @EAGER_STEPS
 def test_streamed_data_give_the_bits_of_resident_ones(settings: Train, tmp_path: Path):
     assert_same_bits(trained(settings, tmp_path, "host"), trained(settings, tmp_path, "device"))
@@ -346,6 +335,7 @@ def test_streamed_data_give_the_bits_of_resident_ones(settings: Train, tmp_path:
 @STEPS
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
 def test_a_resumed_training_gives_the_bits_of_an_uninterrupted_one(settings: Train, schedule: str, tmp_path: Path):
+    """So do two trainings: the resumed one makes each step again."""
     settings = replace(settings, schedule=schedule)
     weights, losses = trained(settings, tmp_path)
     begun = new_trainer("cuda", "device", tmp_path, settings)

@@ -24,6 +24,7 @@ from tests.projects import (
     stage,
     stages_at_once,
     start,
+    start_training,
     unpublished,
 )
 
@@ -129,9 +130,7 @@ def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seed
 def test_a_training_that_is_ended_goes_on_to_the_same_bits(
     number: signal.Signals, project: Path, compared: Path, tmp_path: Path
 ):
-    training = start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", "0",
-                     **held(tmp_path / "held", epoch=2))  # fmt: skip
-    with training:
+    with start_training(project, "cuda", **held(tmp_path / "held", epoch=2)) as training:
         assert training.stdout
         next(line for line in training.stdout if line.startswith("epoch 2/"))
         training.send_signal(number)

@@ -32,6 +32,7 @@ from tests.projects import (
     run_path,
     stage,
     stages_at_once,
+    start_training,
     tandem,
     unpublished,
     wait_for,
@@ -44,7 +45,6 @@ from tests.recording import (
     refusing_server,
     runs_of,
     said_of_tracking,
-    start_training,
     table_of,
 )
 

@@ -1,6 +1,7 @@
 """The stage `baseline`: a fitted model that every network is compared with."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tandem.fitted import baseline
 from tandem.models import Shape
 from tandem.tasks import Task, open_task
 from tandem.training.batches import Split
-from tests.projects import copy_of, read_record, run_path, stage
+from tests.projects import copy_of, read_record, run, run_path, stage
 
 RESULT = "results/baseline/tiny"
 
@@ -50,24 +51,11 @@ def test_a_workload_without_a_fitted_model_gets_the_reason_without_torch(trained
         "own.load_workload = lambda name: replace(block, train=fitted);"
         "own.main('tiny'); print('torch' in sys.modules)"
     )
-    output = python_alone(project, code)
+    output = run(project, sys.executable, "-c", code).stdout
     assert "no fitted model to compare with: the workload's own model, rocket, is fitted" in output
     assert output.splitlines()[-1] == "False"
-    assert "fitted_accuracy" not in evaluated(project)
-
-
-def python_alone(project: Path, code: str) -> str:
-    """A process from its beginning, which has imported nothing."""
-    import subprocess
-    import sys
-
-    result = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
-    return result.stdout
-
-
-def evaluated(project: Path) -> str:
     stage(project, "evaluate", "tiny", "cpu", publishes=False)
-    return (project / run_path("score.json")).read_text()
+    assert "fitted_accuracy" not in (project / run_path("score.json")).read_text()
 
 
 def splits_of(num: int, num_test: int, num_steps: int = 8) -> tuple[Split, Split, Split, Shape, Task]:

@@ -3,11 +3,13 @@ them in MLflow.
 """
 
 import json
-import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +122,22 @@ def test_more_seeds_train_only_the_new_ones_and_fewer_restore_the_results(traine
     assert not (project / run_path("train.json", seed=7)).exists()
 
 
+@contextmanager
+def replicating(project: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The stage, whose trainings wait after epoch 2, each with a checkpoint, until the body ends."""
+    with start(project, *REPLICATE, **held(folder, 2)) as process:
+        checkpoints = project / ".tandem/checkpoints/tiny"
+        wait_for(lambda: len(list(checkpoints.glob("*.previous.pt"))) == 2, what="a checkpoint of each seed")
+        yield process
+        (folder / "go").touch()
+        process.output = process.stdout.read()  # type: ignore[attr-defined, union-attr]
+
+
 def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained: Path, tmp_path: Path) -> None:
     killed = copy_of(trained, tmp_path / "killed", PARAMS)
-    with start(killed, *REPLICATE, **held(tmp_path / "held", 2)) as process:
-        checkpoints = killed / ".tandem/checkpoints/tiny"
-        wait_for(lambda: len(list(checkpoints.glob("*.previous.pt"))) == 2, what="a checkpoint of each seed")
+    with replicating(killed, tmp_path / "held") as process:
         trainings = psutil.Process(process.pid).children()
         process.kill()
-        (tmp_path / "held/go").touch()
     wait_for(lambda: all(map(is_gone, trainings)), what="the trainings to end with their stage")
     output = stage(killed, "replicate", "tiny", "cpu", publishes=False).stdout
     assert output.count("resuming from ") == 2
@@ -137,25 +147,17 @@ def test_killed_replicates_resume_from_their_checkpoints(project: Path, trained:
 @pytest.mark.long
 def test_the_seeds_of_a_killed_process_are_trained_by_another_one(project: Path, trained: Path, tmp_path: Path) -> None:
     folder = copy_of(trained, tmp_path / "project", PARAMS)
-    with start(folder, *REPLICATE, **held(tmp_path / "held", 2)) as process:
-        checkpoints = folder / ".tandem/checkpoints/tiny"
-        wait_for(lambda: len(list(checkpoints.glob("*.previous.pt"))) == 2, what="a checkpoint of each seed")
+    with replicating(folder, tmp_path / "held") as process:
         next(child for child in psutil.Process(process.pid).children() if "train" in child.cmdline()).kill()
-        (tmp_path / "held/go").touch()
-        output, _ = process.communicate()
-    assert process.returncode == 0 and "a process was killed; its seeds are trained one after the other" in output
-    assert all(weights(folder, seed) == weights(project, seed) for seed in SEEDS[1:])
+    assert "a process was killed; its seeds are trained one after the other" in process.output
+    assert process.returncode == 0 and all(weights(folder, seed) == weights(project, seed) for seed in SEEDS[1:])
 
 
 @pytest.mark.long
 def test_ctrl_c_stops_all_seeds_with_a_checkpoint(trained: Path, tmp_path: Path) -> None:
-    project = copy_of(trained, tmp_path / "project", PARAMS)
-    with start(project, *REPLICATE, **held(tmp_path / "held", 1)) as process:
-        wait_for(lambda: len(list((project / ".tandem/checkpoints/tiny").glob("*.pt"))) >= 2, what="both trainings")
-        os.kill(process.pid, signal.SIGINT)
-        (tmp_path / "held/go").touch()
-        output, _ = process.communicate()
-    assert process.returncode == 130 and output.count("interrupted after epoch") == 2, output
+    with replicating(copy_of(trained, tmp_path / "project", PARAMS), tmp_path / "held") as process:
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 130 and process.output.count("interrupted after epoch") == 2, process.output
 
 
 FAILS_WITH_SEED_1 = """
@@ -187,22 +189,31 @@ def test_a_seed_whose_loss_is_not_finite_ends_alone(trained: Path, tmp_path: Pat
     assert by_seed == {"0": "FINISHED", "1": "FAILED", "5": "FINISHED", "all": "FAILED"}
 
 
-def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Path) -> None:
-    import mlflow
+def family(project: Path) -> tuple[Any, list[Any]]:
+    """The run above the seeds 0, 1 and 5 in MLflow, which has their mean, and the runs below it."""
+    from tests.recording import client_of, runs_of
 
-    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    runs = runs_of(client_of(project))
     (parent,) = [run for run in runs if "seeds" in run.data.tags]
     children = [run for run in runs if run is not parent]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
-    assert parent.info.status == "FINISHED" and parent.data.tags["seeds"] == "0,1,5"
+    assert {run.info.status for run in runs} == {"FINISHED"} and parent.data.tags["seeds"] == "0,1,5"
+    mean = statistics.fmean(run.data.metrics["test/accuracy"] for run in children)
+    assert parent.data.metrics["test/accuracy"] == pytest.approx(mean, rel=1e-5)
+    return parent, children
+
+
+def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Path) -> None:
+    from tests.recording import client_of
+
+    parent, children = family(project)
     assert all("one seed;" not in run.data.tags["mlflow.note.content"] for run in children)
     scores = [run.data.metrics["test/accuracy"] for run in children]
-    assert parent.data.metrics["test/accuracy"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     described = parent.data.tags["mlflow.note.content"]
     assert f"{parent.data.tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline" in described
+    client = client_of(project)
     client.update_run(parent.info.run_id, name="tiny@cpu, 2 seeds")  # as when it was made for two
     write_parent_figures(client, parent.info.experiment_id, parent.info.run_id, 0)
     assert client.get_run(parent.info.run_id).info.run_name == "tiny@cpu, 3 seeds"
@@ -211,25 +222,16 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
 @pytest.mark.long
 def test_runs_that_were_deleted_in_mlflow_come_back_below_one_parent(project: Path, tmp_path: Path) -> None:
     """The parent run and that of the first seed, which was trained before there were several."""
-    import mlflow
+    from tests.recording import client_of
 
     project = copy_of(project, tmp_path / "project", PARAMS)
-    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
-    experiment = client.get_experiment_by_name("tiny").experiment_id
-    for run in client.search_runs([experiment]):
-        if "seeds" in run.data.tags or run.data.params["seed"] == "0":
-            client.delete_run(run.info.run_id)
+    parent, children = family(project)
+    for run in (parent, *children):
+        if run is parent or run.data.params["seed"] == "0":
+            client_of(project).delete_run(run.info.run_id)
     stage(project, "evaluate", "tiny", "cpu")
     wait_until_published(project)
-    runs = client.search_runs([experiment])
-    (parent,) = [run for run in runs if "seeds" in run.data.tags]
-    children = [run for run in runs if run.info.run_id != parent.info.run_id]
-    assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
-    assert {run.info.status for run in runs} == {"FINISHED"} and parent.data.tags["seeds"] == "0,1,5"
-    assert parent.data.metrics["test/accuracy"] == pytest.approx(
-        statistics.fmean(run.data.metrics["test/accuracy"] for run in children), rel=1e-5
-    )
+    assert family(project)[0].info.run_id != parent.info.run_id
 
 
 @pytest.mark.long
@@ -237,7 +239,7 @@ def test_seeds_that_are_evaluated_with_other_weights_have_a_parent_run_of_their_
     trained: Path, tmp_path: Path
 ) -> None:
     """Their runs once kept the parameter of the weights before, and a parent had the mean over both kinds."""
-    import mlflow
+    from tests.recording import client_of, runs_of
 
     project = copy_of(trained, tmp_path / "project", PARAMS)
     of_dvc = {"DVC_STAGE": "replicate@tiny-cpu"}  # so their checkpoints stay
@@ -251,8 +253,7 @@ def test_seeds_that_are_evaluated_with_other_weights_have_a_parent_run_of_their_
     assert resumed.count("training is complete, the results are written again") == 2
     stage(project, "evaluate", "tiny", "cpu")
     wait_until_published(project)
-    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    runs = runs_of(client_of(project))
     parents = {run.info.run_id: run for run in runs if "seeds" in run.data.tags}
     children = {name: [run for run in runs if run.data.tags.get("mlflow.parentRunId") == name] for name in parents}
     pairs = {

@@ -19,24 +19,14 @@ from tandem.training.batches import Split
 from tandem.training.execution import EAGERLY, choose_step, without_graph
 from tandem.training.optimizer import learning_rates
 from tandem.training.trainer import Trainer
-from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
-from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
+from tests.models.test_models import CONFIGS
+from tests.networks import TeacherForcing
+from tests.trainers import SETTINGS, assert_same_bits, tensors, trainer_on
 
 CPU = kind_of("cpu")()
 NUM_SEQUENCES, NUM_STEPS = 50, 11
-MODELS = {
-    "gru": GRU(name="gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
-    "transformer": replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2),
-    "conv_gru": ConvGRU(name="conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
-    "seq2seq": Seq2Seq(
-        name="seq2seq",
-        hidden_size=8,
-        num_layers=1,
-        dropout=0.0,
-        cell="native",
-        teacher_forcing=TeacherForcing(start=0.7, end=0.2, decay="linear"),
-    ),
-}
+MODELS = {name: replace(CONFIGS[name], dropout=0.2) for name in ("gru", "transformer", "conv_gru")}
+MODELS["seq2seq"] = replace(CONFIGS["seq2seq"], teacher_forcing=TeacherForcing(start=0.7, end=0.2, decay="linear"))
 COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
 ONE_PER_TASK = (("classify", "gru"), ("regress", "transformer"), ("detect", "conv_gru"), ("forecast", "seq2seq"))
 
@@ -70,24 +60,17 @@ def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
     return trainer
 
 
-def trained(trainer: Trainer) -> tuple[list[Any], list[float], dict[str, torch.Tensor]]:
+def trained(trainer: Trainer) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    """The weights; and of each epoch the loss, the rate, and the norms of the gradients."""
     torch.manual_seed(7)  # dropout
     epochs = [trainer.train_epoch() for _ in range(2)]
     assert epochs[-1].learning_rate == float(trainer.optimizer.param_groups[0]["lr"]), "that of the last step"
     assert all(0 < epoch.scalars["gradient_norm"] <= epoch.scalars["max_gradient_norm"] for epoch in epochs)
-    return (
-        [(epoch.train_loss, epoch.scalars) for epoch in epochs],
-        [epoch.learning_rate for epoch in epochs],
-        trainer.model.state_dict(),
-    )
+    return trainer.model.state_dict(), [(epoch.train_loss, epoch.learning_rate, epoch.scalars) for epoch in epochs]
 
 
 def assert_equal_bits(one: Trainer, other: Trainer) -> None:
-    (losses, rates, weights), (other_losses, other_rates, other_weights) = trained(one), trained(other)
-    assert losses == other_losses  # and the norms of the gradients
-    assert rates == other_rates
-    for name, tensor in weights.items():
-        assert torch.equal(tensor, other_weights[name]), name
+    assert_same_bits(trained(one), trained(other))
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,14 @@ from tests.projects import (
     reproduce,
     run_path,
     stage,
+    start_training,
     tandem,
     without_publisher,
 )
-from tests.recording import start_training
 from tests.refusals import sentence
-from tests.trainers import SETTINGS, finish, new_trainer
+from tests.trainers import SETTINGS, Outcome, assert_same_bits, finish, new_trainer
 
 if TYPE_CHECKING:
-    import torch
-
     from tandem.training.custom_loop import LoopTrainer
 
 EXAMPLES = ROOT / "docs/examples"
@@ -55,25 +53,19 @@ def loop_trainer(name: str, device: str = "cpu", data_location: str = "device", 
     return LoopTrainer(plain.model, plain.train_split, plain.val_split, SETTINGS, plain.task, 0, loop_of(name))
 
 
-def trained(trainer: "LoopTrainer", num_epochs: int | None = None) -> tuple[dict[str, "torch.Tensor"], list[float]]:
-    """The weights, and the training loss of each epoch."""
+def trained(trainer: "LoopTrainer", num_epochs: int | None = None) -> Outcome:
     losses: list[float] = []
     trainer.train_epochs(lambda epoch: losses.append(epoch.train_loss), num_epochs)
     return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
 
 
-def equal(first: dict[str, "torch.Tensor"], second: dict[str, "torch.Tensor"]) -> bool:
-    return all(first[name].equal(second[name]) for name in first)
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("data_location", ["device", "host"])
 def test_a_loop_that_takes_the_built_in_steps_gives_the_same_bits(tmp_path: Path, device: str, data_location: str):
-    weights, losses = finish(new_trainer(device, data_location, tmp_path))
-    same_weights, same_losses = trained(loop_trainer("exact", device, data_location, tmp_path))
-    assert losses == same_losses and equal(weights, same_weights)
+    built_in = finish(new_trainer(device, data_location, tmp_path))
+    assert_same_bits(trained(loop_trainer("exact", device, data_location, tmp_path)), built_in)
     _, example = trained(loop_trainer("plain_torch", device, data_location, tmp_path))
-    assert example == pytest.approx(losses, rel=1e-5), "torch's scheduler computes the rates in float64"
+    assert example == pytest.approx(built_in[1], rel=1e-5), "torch's scheduler computes the rates in float64"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +111,7 @@ def test_a_resumed_loop_is_an_uninterrupted_one(tmp_path: Path, name: str):
     second.restore(torch.load(saved, weights_only=True))
     with without_trace(second):  # as the number of threads is measured before the first epoch
         pass
-    same_weights, same_losses = trained(second)
-    assert same_losses == losses[2:] and equal(weights, same_weights)
+    assert_same_bits(trained(second), (weights, losses[2:]))
     assert second.best_loss == first.best_loss
 
 

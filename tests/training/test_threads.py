@@ -21,7 +21,7 @@ from tandem.training.batches import Split
 from tandem.training.threads import ThreadTuner
 from tandem.training.trainer import Trainer
 from tests.models.test_models import COMBINATIONS, CONFIGS
-from tests.trainers import SETTINGS, finish, tensors, trainer_on
+from tests.trainers import SETTINGS, assert_same_bits, finish, tensors, trainer_on
 
 # Wide enough for products and sums that torch divides among threads.
 WIDE: dict[str, dict[str, Any]] = {
@@ -104,19 +104,14 @@ def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, pre
     elif ordered.HAS_AVX512:
         assert accepted[:2] == [1, 2]
     trainer.thread_tuner = Alternating(accepted)
-    result = finish(trainer)
-    assert result[1] == expected[1]
-    assert are_equal(list(result[0].values()), list(expected[0].values()))
+    assert_same_bits(finish(trainer), expected)
 
 
 @pytest.mark.parametrize("model", FITTED)
 def test_a_fit_has_the_bits_of_one_thread(model: str):
-    weights = []
-    for number in (1, 3):
-        trainer = trained("classify", model, 60, 30)
-        trainer.thread_tuner = ThreadTuner([number])
-        weights.append([*finish(trainer)[0].values()])
-    assert are_equal(*weights)
+    one, other = (trained("classify", model, 60, 30) for _ in range(2))
+    one.thread_tuner, other.thread_tuner = ThreadTuner([1]), ThreadTuner([3])
+    assert_same_bits(finish(one), finish(other))
 
 
 def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS
 from tests.projects import (
     copy_of,
     dvc,
-    environment,
     held,
     is_gone,
     manifest_of,
@@ -29,6 +27,7 @@ from tests.projects import (
     run_path,
     stage,
     stages_at_once,
+    start_training,
     wait_for,
     wait_until_published,
     without_publisher,
@@ -68,14 +67,6 @@ def assert_near(found: list[dict[str, Any]], expected: list[dict[str, Any]], rel
     assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=rel) for row in expected]
 
 
-def start(project: Path, device: str, inside: str = "", **extra: str) -> subprocess.Popen[str]:
-    """`inside`: a command that starts another one, such as `ip netns exec NAME`; it becomes that other one."""
-    return subprocess.Popen(
-        [*inside.split(), sys.executable, "-m", "tandem.stage", "train", "tiny", device, "0"],
-        cwd=project, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-
-
 def workers_under(launcher: int) -> dict[int, psutil.Process]:
     """Rank -> process."""
     return {int(child.environ()["RANK"]): child for child in psutil.Process(launcher).children() if child.is_running()}
@@ -87,7 +78,7 @@ def checkpoint_is_there(project: Path, kind: str = "cpu") -> bool:
 
 def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
     """Start a training on `device` (of `kind`), and Ctrl+C it after its second epoch; all of its workers end."""
-    training = start(project, device, **held(folder, epoch=2, forks=False))
+    training = start_training(project, device, **held(folder, epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(project, kind))
     processes = psutil.Process(training.pid).children()
     assert processes or device[0] != "2"
@@ -135,7 +126,7 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     project, device = request.getfixturevalue(PROJECTS[kind]), f"2x{kind}"
     stage(project, "train", "tiny", device, "0")
     expected = results(project, device)
-    training = start(project, device, **held(tmp_path / "held", epoch=2, forks=False))
+    training = start_training(project, device, **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(project, kind))
     workers_under(training.pid)[rank].kill()
     (tmp_path / "held/go").touch()
@@ -150,7 +141,7 @@ def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_pa
     """As nccl's watchdog does after ten minutes without an answer: a restart would wait again. gloo may end the other
     worker with the same signal.
     """
-    training = start(without_publisher(several), "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
+    training = start_training(without_publisher(several), "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(several))
     workers_under(training.pid)[1].send_signal(signal.SIGABRT)
     (tmp_path / "held/go").touch()
@@ -178,7 +169,7 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
 
 @pytest.mark.long
 def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path):
-    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
+    training = start_training(several, "2xcpu", **held(tmp_path / "held", epoch=2, forks=False))
     wait_for(lambda: checkpoint_is_there(several))
     workers = workers_under(training.pid)
     assert len(workers) == 2
@@ -233,7 +224,7 @@ def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
     ]
     variables = held(tmp_path / "held", epoch=2, forks=False)
     trainings = [
-        start(
+        start_training(
             project, "2xcpu", inside=f"ip netns exec {name}",
             PET_NNODES="2", PET_RDZV_BACKEND="c10d", PET_RDZV_ID="tiny", PET_RDZV_ENDPOINT="10.77.0.1:29500",
             PET_RDZV_CONF=f"is_host={number == 1}".lower(), PET_LOCAL_ADDR=f"10.77.0.{number}",
