@@ -1,5 +1,5 @@
-"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds,
-noise.
+"""The simulated rallies: a flight on literal numbers, labels where the ball turns, seeds, and the published digests,
+which pin everything else of the simulation.
 """
 
 import math

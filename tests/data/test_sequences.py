@@ -135,20 +135,6 @@ def test_classes_and_sequences_are_sorted(tmp_path: Path, labels: list, classes:
     assert prepared(tmp_path, table).sequences.ids.tolist() == sorted(f"s{number}" for number in range(30))
 
 
-def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
-    """Other values in test and val leave every training array as it is."""
-    table = make_table(num_sequences=80)
-    first = prepared(tmp_path, table)
-    outside = first.sequences.ids[np.concatenate([first.parts["val"], first.parts["test"]])].astype(int)
-    changed = table.copy()
-    changed.loc[table["sequence"].isin(outside), ["x", "y"]] *= 100
-    second = prepared(tmp_path, changed)
-    assert (second.parts["train"] == first.parts["train"]).all()
-    rows = first.parts["train"]
-    np.testing.assert_array_equal(second.sequences.values[rows], first.sequences.values[rows])
-    np.testing.assert_array_equal(second.mean, first.mean)
-
-
 def test_a_feature_that_is_constant_in_train_is_zero_in_every_split_and_named(tmp_path: Path):
     table = make_table().assign(split=np.repeat(["train", "train", "val", "test"], 60))
     table["y"] = table["y"].mask(table["split"] == "train", 5.0) * 100

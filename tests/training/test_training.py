@@ -1,5 +1,5 @@
-"""The loop's promises: identical runs, identical batches wherever the data lies, exact resumption. Those of a GPU:
-test_gpu.py.
+"""The loop's promises: identical runs wherever the data lies, precisions, memory. Exact resumption: test_workers.py and
+tests/flows/test_pipeline.py; a GPU: test_gpu.py.
 """
 
 import re
@@ -11,25 +11,13 @@ import pytest
 import torch
 
 from tandem.devices.device import Device
-from tandem.devices.names import kind_of
 from tandem.models import Shape
 from tandem.runs.quantities import timing_row
 from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
-from tandem.training.batches import Split, sequential_indices
 from tandem.training.context import RunContext, choose_data_location
 from tandem.training.execution import open_device
 from tandem.training.network_checks import check_outputs, small_batch_refusal
-from tests.trainers import SETTINGS, assert_same_bits, finish, identity, new_trainer, tensors
-
-
-def test_batches_cover_every_row_once_and_in_order_for_an_evaluation():
-    split = Split(tensors(10), kind_of("cpu")())
-    batches = list(split.batches(torch.randperm(len(split), generator=torch.Generator().manual_seed(0)), 4))
-    assert [len(batch.targets) for batch in batches] == [4, 4, 2]
-    rows = torch.cat([batch.rows for batch in batches])
-    assert sorted(rows.tolist()) == list(range(10))
-    assert torch.equal(torch.cat([batch.values for batch in batches]), split.tensors["values"][rows])
-    assert torch.cat([batch.rows for batch in split.batches(sequential_indices(split), 3)]).tolist() == list(range(10))
+from tests.trainers import SETTINGS, assert_same_bits, finish, identity, new_trainer
 
 
 @pytest.mark.parametrize("data_location", ["device", "host"])
