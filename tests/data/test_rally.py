@@ -156,14 +156,6 @@ def test_its_event_f1_is_the_score_of_detect() -> None:
     assert metrics.event_f1(predictions, targets, 5) == score
 
 
-def test_a_rally_that_is_never_seen_is_named() -> None:
-    section = params()
-    object.__setattr__(section, "missed", 1.0)
-    data = own_source.prepare(section, raw_dir("rally"), "class per step")
-    num_sequences = data.summary["num_sequences"]
-    assert f"{num_sequences:,} of {num_sequences:,} sequences never have a value of u, v;" in data.message
-
-
 def test_the_prepared_data_is_the_published() -> None:
     """docs/published.json has the digests of the arrays, which other versions of numpy may round otherwise."""
     published = read_json(ROOT / "docs/published.json")["workloads"]["rally"]
