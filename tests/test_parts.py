@@ -15,11 +15,9 @@ from tests.projects import (
     TINY,
     commit,
     copy_of,
-    every_stage,
     make_project,
     run,
     run_path,
-    stage,
     stages_at_once,
     tandem,
     without_publisher,
@@ -87,53 +85,6 @@ def test_the_walk_through_of_the_documentation(trained: Path, tmp_path: Path):
     commit(project)
     verified = tandem(project, "verify", "tiny@cpu")
     assert "bit-equal" in verified.stdout, verified.stdout
-
-
-NEAREST_MEAN = '''\
-"""The class whose training sequences have the nearest mean: a network that fits itself."""
-
-import torch
-from torch import Tensor, nn
-
-from tandem.models import Shape
-
-
-class NearestMean(nn.Module):
-    def __init__(self, shape: Shape, sharpness: float = 1.0) -> None:
-        super().__init__()
-        self.sharpness = sharpness
-        self.register_buffer("means", torch.zeros(shape.num_outputs, shape.num_features))
-
-    def fit(self, values: Tensor, mask: Tensor, targets: Tensor) -> None:
-        for label in range(len(self.means)):
-            self.means[label] = values[targets == label][mask[targets == label]].mean(dim=0)
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        means = (values * mask.unsqueeze(2)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-        return -self.sharpness * torch.cdist(means, self.means)
-'''
-
-
-def test_a_network_with_a_fit_of_its_own_is_fitted_once(prepared: Path, tmp_path: Path):
-    params = TINY
-    for old, new in {
-        MODEL: '{name: "net.py:NearestMean"}',
-        "epochs: 3": "epochs: 1",
-        "warmup_epochs: 1": "warmup_epochs: 0",
-        "label_smoothing: 0.1": "label_smoothing: 0.0",
-        "mix: 0.1, shift: 0.0, warp: 0.1": "mix: 0.0, shift: 0.0, warp: 0.0",
-    }.items():
-        params = params.replace(old, new)
-    project = copy_of(prepared, tmp_path / "project", params)
-    (project / "workloads/tiny/net.py").write_text(NEAREST_MEAN)
-    (project / "workloads/tiny/weights.npy").write_bytes(b"\x93NUMPY\0: a file that is no code")
-    commit(project)
-    checked = tandem(project, "check", "tiny", "--devices", "cpu")
-    assert "takes no steps" in checked.stdout, checked.stdout
-    every_stage(project)
-    (project / "params.yaml").write_text(params.replace("epochs: 1", "epochs: 3"))
-    refused = stage(project, "hardware", check=False)
-    assert "epochs is 3; it must be 1 for net.py:NearestMean" in refused.stdout
 
 
 NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements.own.txt"

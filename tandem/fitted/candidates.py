@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tandem.fitted import closed_form
-from tandem.fitted.closed_form import ClosedForm, Fit, OwnFit
+from tandem.fitted.closed_form import ClosedForm, Fit
 from tandem.tasks import FittedTask
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import jackknife_error
@@ -82,13 +82,6 @@ class Selection(Fit):
     def score(self, outputs: Tensor, targets: Tensor) -> float:
         mask = torch.empty(0)
         return self.task.score(self.task.predict(outputs, mask), targets, mask)
-
-
-def fit_of(model: Any) -> type[Fit]:
-    """How to fit a model."""
-    if hasattr(model, "fit"):
-        return OwnFit
-    return Selection if hasattr(model, "candidates") else ClosedForm
 
 
 def errors_of(outputs: Tensor, encoded: Tensor, targets: Tensor) -> Tensor:

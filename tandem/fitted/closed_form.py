@@ -1,7 +1,6 @@
 """The single epoch of a model that is fitted without steps.
 
-A model with a method `fit(values, mask, targets)` fits itself (`OwnFit`). Otherwise the fit is one in closed form
-(`ClosedForm`): fixed features, computed once, and a ridge regression.
+`ClosedForm` has fixed features, computed once, and fits a ridge regression; candidates.py has the other fits.
 
 `fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
 then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
@@ -58,8 +57,9 @@ class Fit(ABC):
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. `order` (N,): that of the epoch."""
 
-    def refit(self) -> None:  # noqa: B027  (most models have nothing to do)
-        """Fit to train and val together. By default, keep the fit to the training split."""
+    @abstractmethod
+    def refit(self) -> None:
+        """Fit to train and val together."""
 
     def batches(self, *splits: Split) -> Iterator[Batch]:
         return chain.from_iterable(
@@ -138,25 +138,6 @@ class ClosedForm(Fit):
             loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
         self.fit_again = torch.no_grad()(refit)
         return loss
-
-
-class OwnFit(Fit):
-    """Calls the model's own `fit(values, mask, targets)` with the training split, on the training's device."""
-
-    @torch.no_grad()
-    def fit(self, order: Tensor) -> Tensor:
-        """Fit to the training split; returns its summed loss. `order` is unused: `fit` gets all sequences at once."""
-        self.model.eval()
-        tensors = [
-            self.train.tensors[name].to(self.train.device.torch_device) for name in ("values", "mask", "targets")
-        ]
-        with torch.enable_grad():
-            self.model.fit(*tensors)
-        total = torch.zeros((), device=self.train.device.torch_device)
-        for batch in self.batches(self.train):
-            outputs = self.model(batch.values, batch.mask)
-            total += self.task.loss(outputs, batch.targets, batch.mask, 0.0) * len(batch)
-        return total
 
 
 def sampled(train: Split, val: Split, largest: int) -> tuple[Split, Split]:

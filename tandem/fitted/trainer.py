@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from tandem.fitted.candidates import fit_of
-from tandem.fitted.closed_form import MAX_SEQUENCES, OwnFit, sampled
+from tandem.fitted.candidates import Selection
+from tandem.fitted.closed_form import MAX_SEQUENCES, ClosedForm, sampled
 from tandem.machine.measure import Measurement, measure
 from tandem.models import kernels
 from tandem.params.schema import Train
@@ -22,19 +22,18 @@ NO_STEPS = "a fit in closed form takes no steps"
 class FittedTrainer(Trainer):
     """A Trainer whose epoch is a `Fit` (closed_form.py): first to train, and after the validation to train and val.
 
-    Of more than MAX_SEQUENCES sequences, a fit in closed form gets a sample. Validation uses all of val.
+    Of more than MAX_SEQUENCES sequences, the fit gets a sample. Validation uses all of val.
     """
 
     is_fitted = True
 
     def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0) -> None:
-        fit = fit_of(model)
-        sample, val_sample = (train, val) if fit is OwnFit else sampled(train, val, MAX_SEQUENCES)
+        sample, val_sample = sampled(train, val, MAX_SEQUENCES)
         super().__init__(model, sample, val, replace(settings, precision="fp32", step="eager"), task, seed)
+        fit = Selection if hasattr(model, "candidates") else ClosedForm
         self.fit = fit(model, task, sample, val_sample, self.executor, settings.batch_size)
         if len(sample) < len(train):
             self.sentences["sequences"] = f"fitted to {len(sample):,} of {len(train):,} sequences, drawn at random"
-        self.ignores_threads = fit is not OwnFit
         self.why_no_steps = NO_STEPS
 
     def take_steps(self, random_draws: RandomDraws) -> Iterator[int]:

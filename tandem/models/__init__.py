@@ -5,8 +5,6 @@
 `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` returns `(B, num_outputs)`, or
 `(B, T, num_outputs)` if `shape.per_step` requires one output per step.
 
-A method `fit(values, mask, targets)` replaces the epochs: it gets the whole training split once.
-
 Attributes that are read from the source: `tasks` (default: all tasks), `is_fitted_in_closed_form`, and the static
 method `check(...)`, which raises ValueError for parameters that do not go together. Importing this package does not
 import torch.

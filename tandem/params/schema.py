@@ -392,12 +392,7 @@ def check_workers(device: str, workload: str, train: Train) -> None:
 
 
 def takes_no_steps(model: Part) -> bool:
-    """Whether one epoch fits the network, without steps (FITTED_TRAINER)."""
-    return has_fitted_head(model) or "fit" in model.component.methods
-
-
-def has_fitted_head(model: Part) -> bool:
-    """Whether Tandem fits the network's head, by the task's `encoded` instead of its loss."""
+    """Whether one epoch fits the network, by the task's `encoded` instead of steps with its loss (FITTED_TRAINER)."""
     return bool(model.component.constants.get("is_fitted_in_closed_form"))
 
 
@@ -477,7 +472,7 @@ class Workload(Section):
         model, network = train.model.name, train.model.component
         if not is_for(network, task, attributes):
             raise mismatch(task, "train.model.name", model, "models", models_for(task, attributes), tasks_of(network))
-        if has_fitted_head(train.model) and not self.has_fitted_targets:
+        if takes_no_steps(train.model) and not self.has_fitted_targets:
             raise ValueError(
                 f"train.model.name is {model!r}, which is fitted in closed form, without the loss of {task}; use "
                 "another network, or define `encoded` and `scale_of` beside `loss` (tandem/tasks/__init__.py)"

@@ -99,7 +99,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
     requested, is_auto = trainer.settings.threads, trainer.settings.threads == "auto"
     numbers = numbers_of_threads() if requested == "auto" else [1, requested]
     most = numbers[-1]
-    if trainer.ignores_threads:
+    if trainer.is_fitted:
         number = most if not is_auto or has_cores(most) else 1
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
     if is_auto and (why := why_one_thread(trainer, most)):

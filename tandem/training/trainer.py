@@ -58,7 +58,6 @@ class Trainer:
     """Trains `model`; `state()` and `restore()` save and load everything that an epoch changes."""
 
     is_fitted = False  # whether one epoch fits the model, without steps
-    ignores_threads = False  # whether no number of threads changes a bit, without a trial
 
     def __init__(self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.settings = model, train, val, settings

@@ -182,9 +182,9 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
 def test_a_fit_takes_all_cores_beside_a_gpu_too(machine: SimpleNamespace):
     """Nearly all its work is on the CPU. No GPU is needed: nothing is measured."""
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
-    trainer.device, trainer.ignores_threads = SimpleNamespace(is_accelerator=True), True
+    trainer.device, trainer.is_fitted = SimpleNamespace(is_accelerator=True), True
     assert auto.choose_threads(trainer, {})[0].number == 4
-    trainer.ignores_threads = False
+    trainer.is_fitted = False
     assert auto.choose_threads(trainer, {})[0].number == 1
 
 
