@@ -13,7 +13,6 @@ from tandem.runs.terminal import EPOCH_LINE, FIT_LINE
 
 SECONDS_BETWEEN_LOOKS = 0.2
 NOTICES = re.compile("warning|stopping|interrupted|out of memory", re.IGNORECASE)  # begin lines that a user must see
-NOTHING = "nothing to do: "  # begins the line of a stage that has nothing to do here; only the log shows it
 MAX_LETTERS = 72  # of what a stage said last; the log has all of it
 
 
@@ -21,9 +20,9 @@ class StageLines:
     """Within the `with` block, writes standard output and standard error to `log`, also those of child processes.
 
     The terminal gets a line when a stage ends: its name, its seconds and the beginning of the last line that it
-    printed. It gets none if that line begins with NOTHING. While a stage runs, a terminal shows its newest line and the
-    seconds in one line that is overwritten; another output gets the lines of its progress. Both get the lines of
-    NOTICES.
+    printed. It gets none if the stage printed nothing, because it had nothing to do. While a stage runs, a terminal
+    shows its newest line and the seconds in one line that is overwritten; another output gets the lines of its
+    progress. Both get the lines of NOTICES.
     """
 
     def __init__(self, log: Path) -> None:
@@ -94,7 +93,7 @@ class StageLines:
                 message = self.newest if event.outcome == "ran" else event.outcome
                 if event.is_interrupted:
                     message = "interrupted"
-                if not message.startswith(NOTHING):
+                if message:
                     self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(message)}")
                 self.stage = ""
 

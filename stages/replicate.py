@@ -39,8 +39,6 @@ def main(workload: str, device: str) -> None:
             shutil.rmtree(path)
     if seeds:
         replicate(workload, device, first_seed, seeds)
-    else:
-        print(f"nothing to do: {workload} has one seed")
     for folder in outputs:
         files.write_json(folder / "seeds.json", {"seeds": seeds})
 

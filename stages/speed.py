@@ -85,7 +85,8 @@ def main(workload: str) -> None:
     else:
         result = compare(workload, sides, params["seeds"])
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
-    print(result["sentence"] if len(sides) > 1 else f"nothing to do: {result['sentence']}")
+    if len(sides) > 1:
+        print(result["sentence"])
 
 
 def loop_of(workload: str) -> str | None:
