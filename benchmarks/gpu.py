@@ -20,9 +20,7 @@ The trainings run in a copy of the project, <out>/project, so that this project'
 Exit status: 0 no piece has failed, 1 one has.
 """
 
-import ctypes
 import importlib.util
-import os
 import platform
 import shutil
 import signal
@@ -37,7 +35,7 @@ from typing import Any
 
 from benchmarks.markdown import header, row
 from benchmarks.sandbox import shorten
-from flows.processes import stop
+from flows.processes import start, stop
 from tandem.comparing.speed_up import SpeedUp
 from tandem.devices.hardware import detect_hardware, driver_text
 from tandem.devices.names import is_accelerator
@@ -72,7 +70,7 @@ COMPARED = (
 class Piece:
     name: str
     about: str
-    commands: tuple[tuple[str, ...], ...]  # arguments of python
+    commands: tuple[tuple[str, ...], ...]  # a module and its arguments
     seconds: float  # time limit for all of them together
     needs_gpu: bool = True
     in_copy: bool = True  # which has the prepared data; tests run in the project itself
@@ -123,7 +121,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     workloads = load_params().workloads
 
     def tests(markers: str, *more: str) -> tuple[str, ...]:
-        return ("-m", "pytest", "-m", markers, "-p", "no:cacheprovider", "-q", *more)
+        return ("pytest", "-m", markers, "-p", "no:cacheprovider", "-q", *more)
 
     def files_with(mark: str) -> list[str]:
         paths = [
@@ -143,14 +141,14 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         length = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", str(rounds), "--seconds", "1")
         among = ("--contenders", *contenders) if contenders else ()
         return tuple(
-            ("-m", "benchmarks.throughput", "--device", device, "--size", size, "--workloads", workload, *among,
+            ("benchmarks.throughput", "--device", device, "--size", size, "--workloads", workload, *among,
              *length, "--json", str(out / f"{name}-{workload}.rounds.json"))
             for workload in selected
         )  # fmt: skip
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
         stages = {"preload": (), "train": (str(SEED),), "evaluate": ()}
-        return tuple(("-m", "tandem.stage", name, workload, device, *seed) for name, seed in stages.items())
+        return tuple(("tandem.stage", name, workload, device, *seed) for name, seed in stages.items())
 
     def trainings(workload: str) -> list[Piece]:
         return [
@@ -164,16 +162,16 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     short = ("--rounds", "2", "--seconds", "0.1") if quick else ()
 
     def prepared(workload: str) -> tuple[tuple[str, ...], ...]:
-        return tuple(("-m", "tandem.stage", name, workload) for name in ("preprocess", "baseline"))
+        return tuple(("tandem.stage", name, workload) for name in ("preprocess", "baseline"))
 
     return [
         Piece("device", "driver, versions, kernels, latencies, rates",
-              (("-m", "benchmarks.latencies", "--device", "cuda"),), 120),
-        Piece("hardware", "describe the machine and the code", (("-m", "tandem.stage", "hardware"),), 120,
+              (("benchmarks.latencies", "--device", "cuda"),), 120),
+        Piece("hardware", "describe the machine and the code", (("tandem.stage", "hardware"),), 120,
               needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
-              (("-m", "tandem.stage", "speed", "sign"),), 180),
+              (("tandem.stage", "speed", "sign"),), 180),
         Piece("core", "the most important tests: bits, captures, streaming, resumes",
               (tests("gpu and not gpu_time", CORE_TESTS, *(("-k", "same_bits") if quick else ())),), 180,
               in_copy=False),
@@ -185,7 +183,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
                          [f"tandem graph, {name}" for name in ("fp32", "tf32", "bf16", "fp16")],
                          ("sign", "pen")[: 1 if quick else 2]), 150),
         Piece("replicate", "sign with the other seeds on the GPU",
-              (("-m", "tandem.stage", "replicate", "sign", "cuda"), ("-m", "tandem.stage", "evaluate", "sign", "cuda")),
+              (("tandem.stage", "replicate", "sign", "cuda"), ("tandem.stage", "evaluate", "sign", "cuda")),
               120),
         Piece("streaming", "streamed data, with eager steps, compared with data on the GPU, eager and captured: rally",
               throughput("streaming", "cuda", "params", ("tandem, streamed", "tandem", "tandem graph"),
@@ -194,12 +192,12 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               (tests("gpu", "-s", "tests/diagnosis/test_probe.py",
                      "-k", "profile" if quick else "profile or after_a_probe"),), 60, in_copy=False),
         *(Piece(f"speed-{name}", f"speed-up over this machine's CPU: {name}",
-                (("-m", "tandem.stage", "speed", name),), 180) for name in workloads if name != "sign"),
-        Piece("compare", "the comparison of both devices", (("-m", "tandem.stage", "compare"),), 60, needs_gpu=False),
+                (("tandem.stage", "speed", name),), 180) for name in workloads if name != "sign"),
+        Piece("compare", "the comparison of both devices", (("tandem.stage", "compare"),), 60, needs_gpu=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
               throughput("guides", "cuda", "guides", TELLING), 180),
         Piece("folklore", "the claims of popular guides, measured",
-              (("-m", "benchmarks.folklore", *(("cell", "--seconds", "0.1") if quick else ()), "--device", "cuda"),),
+              (("benchmarks.folklore", *(("cell", "--seconds", "0.1") if quick else ()), "--device", "cuda"),),
               180),
         Piece("tests", "every other test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name)
@@ -207,13 +205,13 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 180,
               in_copy=False),
         Piece("advice", "the probe's predictions compared with measured gains",
-              tuple(("-m", "benchmarks.costs", "advice", "--device", "cuda", "--workloads", name,
+              tuple(("benchmarks.costs", "advice", "--device", "cuda", "--workloads", name,
                      *(short or ("--rounds", "3", "--seconds", "1"))) for name in every), 180),
         Piece("sampling", "the cost of measuring",
-              (("-m", "benchmarks.costs", "sampling", "--device", "cuda", "--workloads", *every,
+              (("benchmarks.costs", "sampling", "--device", "cuda", "--workloads", *every,
                 *(short or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
-              tuple(("-m", "benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
+              tuple(("benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 180),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
               throughput("guides-cpu", "cpu", "guides", ("plain tuned", "tandem", "tandem auto")), 180,
@@ -339,20 +337,20 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
     is_over = False
     finished = {record["command"] for record in records}
     with text.open(mode, encoding="utf-8") as output:
-        for arguments in piece.commands:
-            if shown(arguments) in finished:
+        for command in piece.commands:
+            if shown(command) in finished:
                 continue
-            start = time.monotonic()
-            status = run(arguments, out / "project" if piece.in_copy else ROOT, output, end - start)
+            began = time.monotonic()
+            status = run(command, out / "project" if piece.in_copy else ROOT, output, end - began)
             if status is None:
                 is_over = True
                 break
             if status != 0:
-                failed.append(f"`{shown(arguments)}`: exit status {status}")
+                failed.append(f"`{shown(command)}`: exit status {status}")
                 if not piece.are_independent:
                     break
                 continue
-            records.append({"command": shown(arguments), "seconds": time.monotonic() - start})
+            records.append({"command": shown(command), "seconds": time.monotonic() - began})
             write_json(path, {"state": "unfinished", "reason": "", "commands": records})
     origin = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
     state, reason = ("failed", "; ".join(failed)) if failed else ("unfinished" if is_over else "done", "")
@@ -365,18 +363,9 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
     return "\n    ".join([f"failed: {reason}; {relative(text)} ends with:", *last])
 
 
-def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> int | None:
-    """The exit status of python with `arguments`; None if it took too long and was stopped with all its children."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # PR_SET_PDEATHSIG: it ends with this process
-    )
+def run(command: Sequence[str], folder: Path, output: Any, seconds: float) -> int | None:
+    """The exit status of `python -m <command>`; None if it took too long and was stopped with all its children."""
+    process = start([*command], output, folder=folder)
     try:
         return process.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
@@ -386,9 +375,9 @@ def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> 
         stop(process, (*interrupt, (signal.SIGKILL, GRACE_SECONDS)))
 
 
-def shown(arguments: Sequence[str]) -> str:
-    words = (relative(Path(word)) if word.startswith(str(ROOT)) else word for word in arguments)
-    return " ".join(["python", *(f'"{word}"' if " " in word else word for word in words)])
+def shown(command: Sequence[str]) -> str:
+    words = (relative(Path(word)) if word.startswith(str(ROOT)) else word for word in command)
+    return " ".join(["python", "-m", *(f'"{word}"' if " " in word else word for word in words)])
 
 
 def commit() -> str:
@@ -424,7 +413,7 @@ def table(known: Sequence[Piece], out: Path) -> str:
     lines += ["", *comparison(out)]
     for piece in known:
         if shown_lines := [*markdown(out / f"{piece.name}.txt")]:
-            commands = "\n".join(f"    {shown(arguments)}" for arguments in piece.commands)
+            commands = "\n".join(f"    {shown(command)}" for command in piece.commands)
             lines += [f"## {piece.name}: {piece.about}", "", commands, "", *shown_lines, ""]
     return "\n".join(lines) + "\n"
 

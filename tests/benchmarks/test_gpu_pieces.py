@@ -9,11 +9,19 @@ from benchmarks.gpu import Piece, about_of, pieces, run_all
 from tandem.params.reading import read_yaml
 from tests.projects import ROOT
 
+NOTE = "import sys; open('../ran', 'a').write(sys.argv[1])"
+
+
+def write_modules(out: Path, **modules: str) -> None:
+    (out / "project").mkdir()
+    for name, code in modules.items():
+        (out / "project" / f"{name}.py").write_text(code)
+
 
 def test_its_pieces_run_every_stage_after_those_it_depends_on(tmp_path: Path):
     """A new stage that is missing here would be found on a card, after minutes."""
     commands = [command for piece in pieces(tmp_path, quick=False) for command in piece.commands]
-    first = {name: number for number, (*_, name) in reversed([*enumerate(command[:3] for command in commands)])}
+    first = {name: number for number, (*_, name) in reversed([*enumerate(command[:2] for command in commands)])}
     stages = read_yaml(ROOT / "dvc.yaml")["stages"]
     assert stages.keys() <= first.keys()
     for before, after in pairwise(("hardware", "preprocess", "baseline", "train", "evaluate", "compare")):
@@ -22,11 +30,10 @@ def test_its_pieces_run_every_stage_after_those_it_depends_on(tmp_path: Path):
 
 def test_a_piece_that_the_time_ends_is_continued_after_the_others(tmp_path: Path, capsys):
     """Its finished commands are not repeated, it is no failure, and it gets all the time that is left."""
-    (tmp_path / "project").mkdir()
-    note = "import sys; open('../ran', 'a').write(sys.argv[1])"
     once = "import time; time.sleep(60 * (open('../ran').read().count('b') == 1))"
-    slow = Piece("slow", "", (("-c", note, "a"), ("-c", f"{note}\n{once}", "b")), 3, needs_gpu=False)
-    quick = Piece("quick", "", (("-c", note, "c"),), 60, needs_gpu=False)
+    write_modules(tmp_path, note=NOTE, once=f"{NOTE}\n{once}")
+    slow = Piece("slow", "", (("note", "a"), ("once", "b")), 3, needs_gpu=False)
+    quick = Piece("quick", "", (("note", "c"),), 60, needs_gpu=False)
     for state in ("unfinished", "done"):
         run_all([slow, quick], tmp_path, "no GPU", 300, again=False)
         assert about_of(tmp_path, slow)["state"] == state and about_of(tmp_path, quick)["state"] == "done"
@@ -37,9 +44,8 @@ def test_a_piece_that_the_time_ends_is_continued_after_the_others(tmp_path: Path
 
 def test_a_piece_that_needs_more_than_a_call_does_not_starve_the_others(tmp_path: Path):
     """Each gets the rest of a call in turn."""
-    (tmp_path / "project").mkdir()
-    note = "import sys, time; open('../ran', 'a').write(sys.argv[1]); time.sleep(60)"
-    endless = [Piece(name, "", (("-c", note, name),), 0.5, needs_gpu=False) for name in "ab"]
+    write_modules(tmp_path, endless=f"{NOTE}; import time; time.sleep(60)")
+    endless = [Piece(name, "", (("endless", name),), 0.5, needs_gpu=False) for name in "ab"]
     for seconds in (60.0, 2.0, 2.0, 2.0):
         run_all(endless, tmp_path, "no GPU", seconds, again=False)
     assert (tmp_path / "ran").read_text() == "ababa"
