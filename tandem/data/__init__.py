@@ -1,13 +1,13 @@
 """The data sources. A source converts a workload's raw data to checked, split and standardized arrays.
 
-Each source is a module of this package with the name `preprocess.source` of params.yaml; `own_source` calls a function
-in the workload's directory. It has a function
+Each source is a module of this package with the name `preprocess.source` of params.yaml. It has a function
 
-    prepare(params, folder, target_kind) -> Prepared
+    prepare(params, source, target_kind) -> Prepared
 
-`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's raw data, and
-`target_kind` is what the task needs (`Task.target` in tandem/tasks), such as "class per step". For user errors it
-raises ValueError with one sentence.
+`params` is the source's dataclass in tandem/params/schema.py, `source` the folder with the workload's raw data, and
+`target_kind` what the task needs (`Task.target` in tandem/tasks), such as "class per step". For user errors it raises
+ValueError with one sentence. `own_source` calls a function in the workload's directory, and gives what that returns to
+one of the others as `source`.
 """
 
 import importlib

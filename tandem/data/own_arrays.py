@@ -10,12 +10,12 @@ from tandem.data import Arrays
 from tandem.data.arrays import Sequences
 from tandem.data.rows import find_masked, to_sequences
 from tandem.data.tables import SPLIT_COLUMN, RawTable
-from tandem.params.schema import NO_GROUPS, Columns, OwnSequences
+from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable
 
 GROUPS = "Arrays.groups"
 
 
-def from_arrays(arrays: Arrays, params: OwnSequences, place: str, target_kind: str) -> Sequences:
+def from_arrays(arrays: Arrays, params: SequenceTable | OwnSequences, place: str, target_kind: str) -> Sequences:
     """Check the arrays of a source of the workload's own, and convert them. A ValueError begins with `place`."""
     table_keys = {"columns": params.columns, "na": params.na, "categories": params.categories, "rate": params.rate}
     if key := next((name for name, value in table_keys.items() if value), "groups" * (params.groups != NO_GROUPS)):

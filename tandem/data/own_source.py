@@ -26,7 +26,7 @@ def prepare(params: OwnSource, folder: Path, target_kind: str) -> Prepared:
     start = time.monotonic()
     data = read(params, folder, {})
     seconds = time.monotonic() - start
-    prepared: Prepared = source_module(params.reader).prepare_own(params, data, params.component.place, target_kind)
+    prepared: Prepared = source_module(params.reader).prepare(params, data, target_kind)
     if seconds < MAX_SECONDS_TO_REPEAT and not is_same(data, read(params, folder, {})):
         raise ValueError(
             f"{params.component.place} returns other data when it is called again with the same parameters; seed its "

@@ -1,8 +1,8 @@
 """The source `sequences`: converts a table of many sequences to padded, split and standardized arrays.
 
 Input: the workload's table (workloads/README.md) and the params of a `sequences` source; or what a source of the
-workload's own returns, a DataFrame or Arrays (`prepare_own`). Output: see tandem/data/__init__.py. Time and memory are
-linear in the size of the data.
+workload's own returns, a DataFrame or Arrays. Output: see tandem/data/__init__.py. Time and memory are linear in the
+size of the data.
 
 N sequences, T steps of the longest one, F features.
 """
@@ -30,7 +30,7 @@ from tandem.data.arrays import (
 from tandem.data.own_arrays import from_arrays
 from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences, with_categories
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
-from tandem.data.tables import RawTable, find_table, from_frame, read_table
+from tandem.data.tables import RawTable, open_table
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, columns_of
 
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
@@ -39,9 +39,17 @@ MAX_COPIES = 0.2
 OMIT = "omit"
 
 
-def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSequences:
-    """Read the table in `folder`, split it and standardize it. `target_kind`: `Task.target`."""
-    path, columns = find_table(folder, params.table), params.columns
+def prepare(params: SequenceTable | OwnSequences, source: Any, target_kind: str) -> PreparedSequences:
+    """Split and standardize the table in the folder `source`, or what a source of the workload's own returned."""
+    columns, place = params.columns, params.component.place if params.component else ""
+    if isinstance(source, Arrays):
+        sequences = from_arrays(source, params, place, target_kind)
+        return split_and_standardize(sequences, params, f"what {place} returns", None, "labels")
+    if columns is None:
+        raise ValueError(
+            f"{place} returns a DataFrame, and preprocess has no `columns`; add "
+            "`columns: {sequence: sequence, step: step, features: [x, y], label: label}`, with its own names"
+        )
     texts, inferred = [columns.sequence], [columns.step]
     (inferred if target_kind == "number" else texts).append(columns.label)
     if params.groups != NO_GROUPS:
@@ -49,7 +57,7 @@ def prepare(params: SequenceTable, folder: Path, target_kind: str) -> PreparedSe
     if params.window:  # the column of the groups may also be that of the recordings
         texts = [*dict.fromkeys(column for column in texts if column != NO_GROUPS)]
     texts += [column for column in columns_of(params.categories) if column not in texts]
-    table = read_table(path, texts, columns.features, inferred, params.na)
+    table, path = open_table(params, source, texts, columns.features, inferred)
     sequences = read_sequences(table, columns, params, target_kind)
     return split_and_standardize(sequences, params, table.name, path, columns.label)
 
@@ -70,27 +78,9 @@ def read_sequences(
     else:
         masked = masked_of(without_velocities(trained["features"], params.velocity), params.missing)
         offsets, groups = trained.get("offsets", {}), NO_GROUPS
-    if not (isinstance(params, SequenceTable) and params.window):
+    if not params.window:
         return to_sequences(table, columns, params, target_kind, groups, offsets, masked=masked)
     return windows.cut(table, columns, params, groups, offsets, masked, is_labelled=trained is None)
-
-
-def prepare_own(params: OwnSequences, data: Any, place: str, target_kind: str) -> PreparedSequences:
-    """Split and standardize what a source of the workload's own returned. `place`: its file and name, for messages."""
-    name, columns = f"what {place} returns", params.columns
-    if isinstance(data, Arrays):
-        return split_and_standardize(from_arrays(data, params, place, target_kind), params, name, None, "labels")
-    if columns is None:
-        raise ValueError(
-            f"{place} returns a DataFrame, and preprocess has no `columns`; add "
-            "`columns: {sequence: sequence, step: step, features: [x, y], label: label}`, with its own names"
-        )
-    column_names = [columns.sequence, columns.label, columns.step, *columns.features]
-    if params.groups != NO_GROUPS:
-        column_names.append(params.groups)
-    column_names += [column for column in columns_of(params.categories) if column not in column_names]
-    sequences = read_sequences(from_frame(data, column_names, name, params.na), columns, params, target_kind)
-    return split_and_standardize(sequences, params, name, None, columns.label)
 
 
 def split_and_standardize(

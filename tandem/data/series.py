@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from tandem.data import Arrays
 from tandem.data.arrays import divisors, remarks_about_constants, without_rounding
 from tandem.data.splits import SPLITS, sizes_of
-from tandem.data.tables import RawTable, find_table, from_frame, raise_if_any, read_numbers, read_table
+from tandem.data.tables import RawTable, open_table, raise_if_any, read_numbers
 from tandem.data.times import SECOND, Steps, clock_change, iso, read_times, steps_for
 from tandem.params.intervals import DAYS, Interval, parse_interval
 from tandem.params.schema import OwnSeries, Series
@@ -143,44 +143,16 @@ def loses_many_windows(summary: dict[str, Any]) -> bool:
     return bool(lost > MANY_SKIPPED * (lost + kept))
 
 
-def prepare(params: Series, folder: Path, target_kind: str) -> Windows:
-    """Read the table in `folder`, split it by time, standardize it and cut windows. `target_kind` is unused."""
-    path, columns = find_table(folder, params.table), params.columns
-    table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features), na=params.na)
-    return from_table(table, params, path)
-
-
-def prepare_own(params: OwnSeries, data: Any, place: str, target_kind: str) -> Windows:
-    """The windows of the DataFrame that a source of the workload's own returned. `place`: its file and name."""
-    if isinstance(data, Arrays):
+def prepare(params: Series | OwnSeries, source: Any, target_kind: str) -> Windows:
+    """Split the table in the folder `source`, or the DataFrame that a source of the workload's own returned, by time,
+    standardize it and cut windows. `target_kind` is unused.
+    """
+    if isinstance(source, Arrays):
+        assert params.component
+        place = params.component.place
         raise ValueError(f"{place} returns Arrays; a source for forecast returns a DataFrame with one long series")
     columns = params.columns
-    column_names = [columns.time, columns.target, *columns.features]
-    return from_table(from_frame(data, column_names, f"what {place} returns", params.na), params, None)
-
-
-def raw_to_inputs(
-    values: np.ndarray, mask: np.ndarray, params: Series | OwnSeries, summary: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
-    """values (N, T + 1, F), levels of the target and the features, one step more than the network gets, because it gets
-    their changes -> values (N, T, F) as the network gets them, and the target's last levels (N,).
-
-    `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
-    """
-    shape = params.input_steps + 1, len(summary["features"])
-    if values.ndim != 3 or values.shape[1:] != shape:
-        raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {shape[0]}, {shape[1]})")
-    levels = values.astype(np.float64).transpose(1, 0, 2)  # (T + 1, N, F)
-    changes = transform(levels, params.transform)[1:]
-    inputs = ((changes - np.array(summary["mean"])) / divisors(summary["std"])).astype(np.float32)
-    if not np.isfinite(inputs).all():
-        raise ValueError("predict got levels whose changes are not finite; check for NaN, and for 0 with log-return")
-    return np.ascontiguousarray(inputs.transpose(1, 0, 2)), levels[-1, :, 0]
-
-
-def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -> Windows:
-    """Place the table on a grid, split it by time, standardize it and cut windows."""
-    columns = params.columns
+    table, path = open_table(params, source, [columns.time], [columns.target, *columns.features])
     grid = to_grid(table, params, parse_interval(params.interval))
     points, counts = choose_windows(grid, params)
     train_end = sizes_of(params.split, len(grid.times))["train"]
@@ -225,6 +197,25 @@ def from_table(table: RawTable, params: Series | OwnSeries, path: Path | None) -
     remarks = (*grid.remarks, *remarks_about_constants(features, std))
     counts = {**grid.counts, **counts}
     return Windows(parts, first_time, last_time, mean, std, naive_error, features, counts, remarks, params, path)
+
+
+def raw_to_inputs(
+    values: np.ndarray, mask: np.ndarray, params: Series | OwnSeries, summary: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """values (N, T + 1, F), levels of the target and the features, one step more than the network gets, because it gets
+    their changes -> values (N, T, F) as the network gets them, and the target's last levels (N,).
+
+    `summary` is preprocess's summary.json. Raises ValueError if the values do not fit.
+    """
+    shape = params.input_steps + 1, len(summary["features"])
+    if values.ndim != 3 or values.shape[1:] != shape:
+        raise ValueError(f"predict got values of shape {values.shape}; accepted: (N, {shape[0]}, {shape[1]})")
+    levels = values.astype(np.float64).transpose(1, 0, 2)  # (T + 1, N, F)
+    changes = transform(levels, params.transform)[1:]
+    inputs = ((changes - np.array(summary["mean"])) / divisors(summary["std"])).astype(np.float32)
+    if not np.isfinite(inputs).all():
+        raise ValueError("predict got levels whose changes are not finite; check for NaN, and for 0 with log-return")
+    return np.ascontiguousarray(inputs.transpose(1, 0, 2)), levels[-1, :, 0]
 
 
 def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:

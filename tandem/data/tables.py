@@ -70,6 +70,19 @@ class RawTable:
         return (*self.remarks, *([f"cells that count as missing: {words}"] if words else []))
 
 
+def open_table(
+    params: Any, source: Any, texts: Sequence[str], features: Sequence[str], inferred: Sequence[str] = ()
+) -> tuple[RawTable, Path | None]:
+    """Read the table of `params` from the folder `source`; or convert `source`, the DataFrame that the workload's own
+    source returned. Returns it and the file.
+    """
+    if not isinstance(source, Path):
+        columns = [*texts, *inferred, *features]
+        return from_frame(source, columns, f"what {params.component.place} returns", params.na), None
+    path = find_table(source, params.table)
+    return read_table(path, texts, features, inferred, params.na), path
+
+
 def find_table(folder: Path, name: str) -> Path:
     if not name.lower().endswith(ENDINGS):
         raise ValueError(f"preprocess.table is {name!r}; accepted endings: {', '.join(ENDINGS)}")

@@ -102,7 +102,7 @@ def own_source_type(component: Component, kind: type[OwnSource]) -> type[OwnSour
     keys = get_type_hints(kind, include_extras=True)
     parameters: list[Any] = []
     for name, hint, default in component.parameters:
-        if name in (*keys, "table", "window", "velocity", "offsets", "usual_step") and name != "seed":
+        if name in (*keys, "window", "velocity", "offsets", "usual_step") and name != "seed":
             raise ValueError(
                 f"is {component.name!r}; {component.place} has the parameter {name!r}, which is a key of preprocess "
                 "with another meaning; rename it"

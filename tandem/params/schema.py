@@ -222,6 +222,7 @@ class OwnSource(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSequences(OwnSource, SequenceKeys):
+    window: ClassVar[None] = None
     source: StrictStr
     columns: Columns | None = None  # of a DataFrame; arrays have none
     split: Split | None = None  # not needed if the data says which sequence is in which split
