@@ -53,7 +53,7 @@ def main() -> None:
         verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
     summaries = {comparison.workload: comparison.summaries for comparison in comparisons}
     folder, rows = files.compare_dir(), [side.row for side in all_sides]
-    content = {"rows": rows, "outdated": outdated, "verdicts": verdicts, "short_verdicts": summaries}
+    content = {"rows": rows, "outdated": outdated, "short_verdicts": summaries}
     files.write_json(folder / "compare.json", content)
     files.write_text(folder / "compare.md", layout.summary(all_sides, verdicts))
     write_tracked(comparisons, params.workloads, {row["workload"] for row in outdated})
@@ -69,7 +69,6 @@ def outdated_row(side: Side, differing: str) -> dict[str, str]:
     return {
         "workload": run.workload,
         "requested": run.requested,
-        "device": f"{side.name} ({run.hardware_name})",
         "reason": f"it has other parameters ({differing}); {advice}",
     }
 

@@ -83,7 +83,7 @@ STAGES: dict[str, tuple[list[str], Any]] = {
     "train": (["results/runs/{0}/{1}/train/result/train.json"], {}),
     "compare": (
         ["results/compare/compare.json", "results/compare/compare.md"],
-        {"rows": [ROW], "verdicts": [], "outdated": [], "short_verdicts": {}},
+        {"rows": [ROW], "outdated": [], "short_verdicts": {}},
     ),
 }
 GRAPH = """

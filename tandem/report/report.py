@@ -38,7 +38,7 @@ TERMS = {
 def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequence[Mapping[str, str]] = ()) -> None:
     """Write the report to `path`. Any text may come from a user's data.
 
-    `outdated`: workload, device and reason of runs that are left out (stages/compare.py).
+    `outdated`: workload, requested device and reason of runs that are left out (stages/compare.py).
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
