@@ -47,7 +47,7 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
     with locked_training(context, inputs, workers) as (checkpoint, state, run_dir):
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
-            context = context.with_evaluate(record.at_start["evaluate"])
+            context = context.with_evaluate(record.evaluate)
             start(context, trainer, record, workers)
             write_run_info(context, trainer, record, inputs.values, run_dir)
             if record.history:  # the run directory may have been removed, or the process killed before it wrote these

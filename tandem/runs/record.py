@@ -32,7 +32,8 @@ class Record:
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
     # The same: its first epoch -> its joules, or the reason why they are unknown.
     energy: dict[int, float | str] = field(default_factory=dict)
-    # The settings of `evaluate`; and what train.json and timing.json say about the start: commit, conditions, weights.
+    evaluate: dict[str, Any] = field(default_factory=dict)  # the section of params.yaml at the start
+    # What train.json and timing.json say about the start: commit, conditions, weights.
     at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on; empty for one worker. A resumed training may have another one.

@@ -58,7 +58,7 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
         return saved
     if message:
         print(message, flush=True)
-    record = Record(uuid.uuid4().hex, at_start={"evaluate": literal(context.block.evaluate)})
+    record = Record(uuid.uuid4().hex, evaluate=literal(context.block.evaluate))
     state = {"trainer": None, "record": vars(record)}
     checkpoint.save(state)  # a training that is killed in its first epoch keeps its MLflow run
     return state
