@@ -440,7 +440,7 @@ def comparison(out: Path) -> Iterator[str]:
         cells += [number(timing[name], style) for name, style in (
             ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
             ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip
-        bound = run.timing.get("summary_lines", {}).get("bound", "")
+        bound = run.timing["summary_lines"].get("bound", "")
         rows.append(row(*cells, run.train["realized"]["precision"], bound))
     if rows:
         yield header(*COMPARED)

@@ -56,7 +56,8 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
             "between": {},
         },
         "epochs": [],
-        "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0},
+        "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0, "missing_reasons": {}},
+        "summary_lines": {},
         "result": {"score_name": "accuracy", "metrics": {"accuracy": 0.9}},
     }
     return changed(manifest, **changes)

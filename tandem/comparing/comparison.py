@@ -151,9 +151,9 @@ class Side:
         return {
             **{name: first.value(path) for name, path in OF_FIRST.items()},
             **{name: self.measured(name) for name in SEED_REDUCTIONS},
-            "commit": commit_of(first.timing.get("tree", {})),
-            "summary_lines": first.timing.get("summary_lines", {}),
-            "missing_reasons": first.times.get("missing_reasons", {}),
+            "commit": commit_of(first.timing["tree"]),
+            "summary_lines": first.timing["summary_lines"],
+            "missing_reasons": first.times["missing_reasons"],
             "seeds": [run.seed for run in self.runs],
             "runs": [
                 {

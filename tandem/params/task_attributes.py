@@ -88,7 +88,7 @@ def misspelt_method(component: Component) -> str:
 
 
 def recorded_attributes(task: str, score: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The attributes in score.json. A run without a score, or of an older version, gets those of its built-in task."""
+    """The attributes in score.json. A run without a score, or a published one, gets those of its built-in task."""
     if score and "task" in score:
         return dict(score["task"])
     tasks = built_in("task")

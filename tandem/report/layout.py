@@ -141,7 +141,7 @@ def summary(sides: Sequence[Side], verdicts: Sequence[str]) -> str:
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {side.first.workload} on {side.label}: {side.sentence}"
-        + "".join(f"\n  - {line}" for line in side.first.timing.get("summary_lines", {}).values())
+        + "".join(f"\n  - {line}" for line in side.first.timing["summary_lines"].values())
         for side in labelled_sides
     ]
     named_once = "; ".join(f"{device.label}: {device.name}" for device in hardware)

@@ -133,7 +133,7 @@ def other_parameters(run: Run) -> str:
     """
     block = literal(load_workload(run.workload))
     recorded = {name: run.train["block"][name] for name in SECTIONS["train"]}
-    if run.score and "evaluate" in run.score:  # older records lack it
+    if run.score:
         recorded["evaluate"] = run.score["evaluate"]
     before, after = recorded_parameters(recorded), recorded_parameters({name: block[name] for name in recorded})
     names = differing_names(before, after)

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the model was fitted without steps. Older records name its step execution nevertheless."""
+        """Whether the model was fitted without steps."""
         return "step" not in self.train["realized"]
 
     @property
@@ -117,7 +117,7 @@ class Run:
         try:
             ids: dict[str, str] = files.parse_json(*self.read(files.IN_MLFLOW))
             return ids
-        except FileNotFoundError:  # not evaluated, or by an earlier version
+        except FileNotFoundError:  # not evaluated
             return self.timing.get("mlflow", {})
 
     @cached_property

@@ -87,13 +87,13 @@ class TimingRecord(TypedDict):
     tree: dict[str, Any]  # commit and patch (tandem/runs/provenance.py)
     environment: dict[str, Any]  # requirements_sha256, versions
     hardware: dict[str, Any]  # tandem/devices/hardware.py
-    kernels: str  # that the steps chose: `Tandem's GRU`. Before there were notes, by device: Tandem's kernels or cuDNN
+    kernels: str  # that the steps chose: `Tandem's GRU`
     conditions: dict[str, Any]  # before, after (tandem/machine/conditions.py), between
     placement: Placement
     timing: dict[str, Any]  # epoch_seconds, samples_per_second, peaks of memory, epoch_joules ...; missing_reasons
-    probe: NotRequired[dict[str, Any]]  # how the time of a step is spent
-    not_probed: NotRequired[dict[str, str]]
-    summary_lines: NotRequired[dict[str, str]]  # sentences for people
+    probe: dict[str, Any]  # how the time of a step is spent
+    not_probed: dict[str, str]
+    summary_lines: dict[str, str]  # sentences for people
     files: dict[str, str]
 
 
@@ -104,9 +104,9 @@ class ScoreRecord(TypedDict):
     metrics: dict[str, float]
     own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
     weights: str  # best or last
-    evaluate: NotRequired[dict[str, Any]]  # the section of the workload's block in force
-    task: NotRequired[dict[str, Any]]  # what comparing and drawing need: RECORDED of tandem/params/task_attributes.py
-    sentence: NotRequired[str]
+    evaluate: dict[str, Any]  # the section of the workload's block in force
+    task: dict[str, Any]  # what comparing and drawing need: RECORDED of tandem/params/task_attributes.py
+    sentence: str
     train_sha256: str  # of the train.json whose weights were evaluated
     files: dict[str, str]
 

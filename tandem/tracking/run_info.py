@@ -35,9 +35,8 @@ def write_run_info(
     """Write what is trained, on which device, data and code. The publisher creates the MLflow run from it."""
     device_tags, git = trainer.device.tags(context.hardware), provenance.git_tags(record.at_start["tree"])
     seeds, experiment = load_params().seeds, os.environ.get("DVC_EXP_NAME")
-    # Not the experiment's name: its seeds belong to a first seed that was trained before it. Earlier versions had the
-    # name here; the constant keeps the key of trainings that MLflow has.
-    inputs_key = files.digest({**inputs, "seed": None, "experiment": None})[:32]
+    # Without the experiment's name: its seeds belong to a first seed that was trained before it.
+    inputs_key = files.digest({**inputs, "seed": None})[:32]
     group = group_key(inputs_key, context)
     device = context.requested if context.num_workers > 1 else trainer.device.name()
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
@@ -151,10 +150,9 @@ def add_training(context: RunContext, trained: Run, run_dir: RunDir) -> None:
     if settings := other_settings(context, trained):
         run = saved["run"]
         run["params"] |= settings
-        # A training of an earlier version has no `inputs_key`.
-        run["tags"][GROUP_TAG] = group = group_key(run.get("inputs_key", run["tags"][GROUP_TAG]), context)
+        run["tags"][GROUP_TAG] = group = group_key(run["inputs_key"], context)
         run["name"] += f", {', '.join(f'{name}={value}' for name, value in settings.items())}"
-        if run.get("parent"):
+        if run["parent"]:
             run["parent"] = {"run_key": group, "name": f"{run['parent']['name']}, evaluated again"}
     run_dir.add_artifact(context.result_dir / "history.csv")
     run_dir.add_artifact(context.measured_dir / "timings.csv")
