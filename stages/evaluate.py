@@ -149,7 +149,6 @@ def write_files(context: RunContext, trained: Run, result: Evaluation, own_score
         "schema": schemas.SCHEMA,
         "score_name": context.task.score_name,
         "metrics": result.metrics,
-        "weights": context.block.evaluate.weights,
         "evaluate": literal(context.block.evaluate),
         "task": context.block.task_attributes.recorded,
         "sentence": "; ".join(filter(None, (result.sentence, own_scores.sentence))),

@@ -51,8 +51,8 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "machine": "server",
         "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
         "conditions": {
-            "before": {"load_1min": 0.1, "cpu_seconds": {"all": 1000.0}},
-            "after": {"load_1min": 9.0, "cpu_seconds": {"all": 1100.0}},
+            "before": {"cpu_seconds": {"all": 1000.0}},
+            "after": {"cpu_seconds": {"all": 1100.0}},
             "between": {},
         },
         "epochs": [],
@@ -93,7 +93,7 @@ def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = 
     writer.writerows(predictions)
     content = table.getvalue().encode()
     digest = hashlib.sha256(content).hexdigest()
-    score: Any = {**manifest["result"], "weights": "last", "files": {"predictions.csv": digest}}
+    score: Any = {**manifest["result"], "files": {"predictions.csv": digest}}
     return Run("a run", train, timing, score, lambda name: (content, name) if name in score["files"] else no_file(name))
 
 

@@ -31,7 +31,7 @@ class Driver(Protocol):
         """One quantity: a sampled one, or `energy_joules` since the driver was loaded."""
 
     def conditions(self) -> dict[str, Any]:
-        """Clocks, limits and other processes at this moment, as far as they can be read."""
+        """Limits and other processes at this moment, as far as they can be read."""
 
 
 class Device:

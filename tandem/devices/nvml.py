@@ -79,7 +79,7 @@ class Gpu:
             return f"NVML: {error}"
 
     def conditions(self) -> dict[str, Any]:
-        """Clocks, limits, temperature, throttle reasons and other processes; failed readings are omitted."""
+        """The power limit, throttle reasons and other processes; failed readings are omitted."""
         if self.unavailable:
             return {"unavailable": self.unavailable}
         readings = {}
@@ -118,10 +118,7 @@ NOT_SAMPLED = ("energy_joules",)  # a counter, which is read at the ends of a re
 # Read before and after a training, not sampled: the power limit is a setting that people change, and each sample of it
 # would be another call. A lower one in between shows in `throttled_share`.
 CONDITIONS: dict[str, Callable[[Gpu], Any]] = {
-    "sm_mhz": ASKED["sm_mhz"],
-    "memory_mhz": lambda gpu: gpu.nvml.nvmlDeviceGetClockInfo(gpu.handle, gpu.nvml.NVML_CLOCK_MEM),
     "power_limit_watts": lambda gpu: gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle) / 1000,
-    "temperature_celsius": lambda gpu: gpu.nvml.nvmlDeviceGetTemperature(gpu.handle, gpu.nvml.NVML_TEMPERATURE_GPU),
     "throttled_by": lambda gpu: throttle_reasons(gpu.nvml, gpu.handle),
     "other_processes": lambda gpu: count_others(
         process.pid for process in gpu.nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)

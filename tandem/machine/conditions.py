@@ -1,4 +1,4 @@
-"""The conditions of a measurement: the machine's other load, clocks and limits.
+"""The conditions of a measurement: the machine's other load and its limits.
 
 They change from minute to minute, so no dependency contains them. Different conditions alone can explain different
 times of two runs. Keys contain their units; unreadable quantities are omitted. This module does not import torch.
@@ -6,7 +6,6 @@ times of two runs. Keys contain their units; unreadable quantities are omitted. 
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ import psutil
 
 from tandem.devices.device import Device
 from tandem.devices.hardware import cpu_quota, read_text
-from tandem.files import now
 
 TAKEN_SHARE = 0.10  # of all cores' time during a training: if other processes used more, its times are not reliable
 # Threads of a training that wait for a core, in the median epoch: 0.003 on an idle machine, 0.3 and more beside another
@@ -31,8 +29,6 @@ def read(device: Device | None = None) -> dict[str, Any]:
     """The current conditions of the machine and, if there is one, of a device."""
     times = psutil.cpu_times()
     reading: dict[str, Any] = {
-        "at": now(),
-        "load_1min": round(os.getloadavg()[0], 2),
         "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": times.steal},
         "own_cpu_seconds": time.process_time(),
     }
@@ -43,8 +39,6 @@ def read(device: Device | None = None) -> dict[str, Any]:
         reading["quota_periods"] = {"all": int(counts["nr_periods"]), "throttled": int(counts["nr_throttled"])}
     if governor := read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
         reading["cpu_governor"] = governor
-    if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", read_text("/proc/cpuinfo"), re.MULTILINE):
-        reading["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
     if device and device.driver:
         reading["gpu"] = device.driver.conditions()
     return reading

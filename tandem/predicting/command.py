@@ -147,7 +147,7 @@ def model_of(name: str) -> tuple[Path, str, Run | None]:
     except (ValueError, OSError):  # a model without its record predicts too
         return folder, weights, None
     if run.score:
-        weights = run.score["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
+        weights = run.score["evaluate"]["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
     for file in (f"{weights}.safetensors", "model.json"):
         run.open(file)  # raises ValueError if it is not the recorded one
     return folder, weights, run

@@ -73,7 +73,6 @@ class Placement(TypedDict):
 
     data_location: str
     out_of_memory: list[str]  # the fallbacks
-    graph_blocker: NotRequired[str]  # why no CUDA graph was captured
     workers_from_epoch: NotRequired[dict[str, int]]  # first epoch -> number of workers, if the number changed
 
 
@@ -103,7 +102,6 @@ class ScoreRecord(TypedDict):
     score_name: str
     metrics: dict[str, float]
     own_metrics: NotRequired[dict[str, bool]]  # those of the workload's own -> whether higher is better
-    weights: str  # best or last
     evaluate: dict[str, Any]  # the section of the workload's block in force
     task: dict[str, Any]  # what comparing and drawing need: RECORDED of tandem/params/task_attributes.py
     sentence: str

@@ -188,8 +188,6 @@ def timing_record(
         "data_location": trainer.execution.data_location,
         "out_of_memory": trainer.executor.fallbacks,
     }
-    if trainer.execution.why_no_graph:
-        placement["graph_blocker"] = trainer.execution.why_no_graph
     if record.workers_from_epoch:
         placement["workers_from_epoch"] = record.workers_from_epoch
     return {
