@@ -29,11 +29,11 @@ FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
 
 
-class Stopped(ValueError):
-    """Ends a verification with a verdict before its training. `cause`: in a few words."""
+class NotVerifiable(ValueError):
+    """Ends a verification before its training. `cause`: in a few words."""
 
-    def __init__(self, name: str, cause: str, sentence: str) -> None:
-        self.verdict = Verdict(name, cause, sentence)
+    def __init__(self, cause: str, sentence: str) -> None:
+        self.verdict = Verdict("not verifiable", cause, sentence)
         super().__init__(f"{self.verdict}: {sentence}")
 
 
@@ -41,14 +41,14 @@ class Stopped(ValueError):
 def checkout(run: Run, threads: int | None = None, device: str | None = None) -> Iterator[RecordedProject]:
     """Yield the project of a run. `threads` and `device` replace the recorded ones. It is removed at the end.
 
-    Raises Stopped if the commit or the patch is unavailable.
+    Raises NotVerifiable if the commit or the patch is unavailable.
     """
     tree = run.timing["tree"]
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
-        raise Stopped("not verifiable", "no commit was recorded", tree["missing_reason"])
+        raise NotVerifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
-        raise Stopped("not verifiable", "uncommitted changes without a patch", tree["missing_reason"])
+        raise NotVerifiable("uncommitted changes without a patch", tree["missing_reason"])
     step = "`git fetch` gets it if the machine of the run has pushed it"
     git("cat-file", "-e", f"{commit}^{{commit}}", failure=f"commit {commit[:12]} is not in this repository", why=step)
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
@@ -68,12 +68,12 @@ def checkout(run: Run, threads: int | None = None, device: str | None = None) ->
 
 
 def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None, failure: str = "", why: str = "") -> bytes:
-    """Return git's output. If git fails, raises Stopped with `failure`, if given, and `why` or git's own message."""
+    """Return git's output. If git fails and `failure` is given, raises it, with `why` or git's own message."""
     # Skip the user's hooks: DVC's hook runs `dvc checkout` after each checkout.
     command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
     process = subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
     if process.returncode and failure:
-        raise Stopped("not verifiable", failure, why or " ".join(process.stderr.decode(errors="replace").split()))
+        raise NotVerifiable(failure, why or " ".join(process.stderr.decode(errors="replace").split()))
     return process.stdout
 
 
@@ -94,7 +94,7 @@ class RecordedProject:
     def prepare(self) -> str:
         """Place the raw data and params.yaml, and run the stages before `train`. Returns the source of the data.
 
-        Raises Stopped if the data or the code is not the recorded one.
+        Raises NotVerifiable if the data or the code is not the recorded one.
         """
         source = self.place_table() if self.recorded.train["digests"]["data"]["table"] else self.place_files()
         block, realized = copy.deepcopy(self.recorded.block), self.recorded.realized
@@ -111,7 +111,7 @@ class RecordedProject:
         recorded = self.recorded.train["digests"]["code"]
         if changed := [name for name, sha256 in recorded.items() if code.get(name) != sha256]:
             reason = f"{', '.join(changed)} differ"
-            raise Stopped("not verifiable", "the code differs from the commit with its patch", reason)
+            raise NotVerifiable("the code differs from the commit with its patch", reason)
         return source
 
     def place_table(self) -> str:
@@ -131,7 +131,7 @@ class RecordedProject:
             return f"{relative} from DVC"
         reason = f"no {relative} with sha256 {sha256[:12]} is in the commit, the working tree or DVC"
         note = f" (here it has {sha256_file(present)[:12]})" if present.is_file() else ""
-        raise Stopped("not verifiable", "its data is missing", f"{reason}{note}; restore the recorded table")
+        raise NotVerifiable("its data is missing", f"{reason}{note}; restore the recorded table")
 
     def pull(self, relative: Path, target: Path) -> bool:
         """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
@@ -188,7 +188,7 @@ class RecordedProject:
         return [verdicts.open_rerun(entry, self.recorded) for entry in json.loads(out.read_text(encoding="utf-8"))]
 
     def run(self, module: str, *words: str) -> None:
-        """Run `python -m <module> <words>` and wait. Raises Stopped if it fails."""
+        """Run `python -m <module> <words>` and wait. Raises NotVerifiable if it fails."""
         last_lines: list[str] = []
 
         def on_line(line: str) -> None:
@@ -200,7 +200,7 @@ class RecordedProject:
         show_on_terminal("")
         if status:
             reason = next((line for line in reversed(last_lines) if line.startswith("error: ")), " | ".join(last_lines))
-            raise Stopped("not verifiable", f"{module.rpartition('.')[2]} failed", reason.removeprefix("error: "))
+            raise NotVerifiable(f"{module.rpartition('.')[2]} failed", reason.removeprefix("error: "))
 
 
 def show_on_terminal(line: str) -> None:

@@ -32,7 +32,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import Any
 
-from flows.recorded_project import RecordedProject, Stopped, checkout
+from flows.recorded_project import NotVerifiable, RecordedProject, checkout
 from tandem import files
 from tandem.comparing import published, verdicts
 from tandem.comparing.published import FILE, SCHEMA
@@ -97,7 +97,7 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
     notes = [f"the run of {original.timing['measured_at'][:16]}, {len(original.train['epochs'])} epochs{in_mlflow}"]
     try:
         verdict = judge(original, quick, threads, device, notes)
-    except Stopped as error:
+    except NotVerifiable as error:
         verdict = error.verdict
     if original.run_id is not None:
         part = f" (first {QUICK_EPOCHS} epochs, no predictions)" if quick else ""
@@ -146,8 +146,7 @@ def judge_rounding(
 def refuse_other_environment(run: Run) -> None:
     needed, here = (info["requirements_sha256"] for info in (run.timing["environment"], provenance.environment()))
     if needed != here:
-        raise Stopped(
-            "not verifiable",
+        raise NotVerifiable(
             "another environment",
             f"requirements.txt, with requirements.own.txt if there is one, has sha256 {str(here)[:12]} here, but "
             f"{str(needed)[:12]} in the run; clone the project, check out {run.timing['tree']['commit']}, run "
