@@ -147,7 +147,7 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     assert not changed(project), "a model that no workload names, and a remark"
     quantities = project / "tandem/runs/quantities.py"
     text = quantities.read_text()
-    edited = text.replace('"epoch_seconds", "s"', '"epoch_seconds", "sec"').replace('"epoch seconds"', '"time"')
+    edited = text.replace('"epoch_seconds", "s"', '"epoch_seconds", "sec"').replace('"seconds per epoch"', '"time"')
     assert '"sec"' in edited and '"time"' in edited
     quantities.write_text(edited)
     stage(project, "hardware")

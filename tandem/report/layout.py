@@ -18,7 +18,7 @@ COLUMNS = {  # of compare.md; `cells` makes their content
     "score": "test score",
     "epoch": "seconds per epoch",
     "rate": "samples/s",
-    "training": "training (s)",
+    "training": "training seconds",
     "memory": "peak memory",
     "measured": "measured",
 }

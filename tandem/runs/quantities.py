@@ -33,9 +33,9 @@ class Quantity(NamedTuple):
 
 REDUCE: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "max": max, "mean": fmean, "sum": sum}
 QUANTITIES = (
-    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "epoch seconds", is_compared=True,
+    Quantity("epoch_seconds", "s", "median", "time/epoch_seconds", "seconds per epoch", is_compared=True,
              chart="seconds per epoch"),
-    Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "samples per second",
+    Quantity("samples_per_second", "", "median", "throughput/samples_per_second", "samples/s",
              is_compared=True),
     Quantity("validation_seconds", "s", "only epochs", "time/validation_seconds"),
     Quantity("train_seconds", "s", "only the run", "time/train_seconds", "training seconds", is_compared=True),

@@ -68,7 +68,7 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
     assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
     for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
         seconds = open_folder(clone / RUN, seed).timing["timing"]["epoch_seconds"]
-        assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
+        assert table["seconds per epoch"][cell] == f"{seconds:,.4g} s"
     assert "1 process each, not alternating, so drift of the machines is included" in result.stdout
     assert "accuracy" in result.stdout and "not compared" not in result.stdout
     client = mlflow.MlflowClient(machines.uri)
