@@ -110,9 +110,7 @@ def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
     """The table that the code of a refusal makes, and the options that it then gives."""
     before, _, rest = said.partition(" (before it: import pandas; ")
     read, write = rest.removesuffix(")").split("; after it: ")
-    match = re.search(
-        r"((?:import json; )?table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before
-    )
+    match = re.search(r"(table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before)
     assert match, before
     exec(f"import pandas; {read}; {match[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
     return folder / "new.csv", shlex.split(match[2] or "")

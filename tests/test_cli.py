@@ -287,7 +287,6 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     table.to_csv(tmp_path / "t.tsv", index=False, sep="\t", encoding="utf-16")
     x, y = (table.pivot(index="sequence", columns="step", values=name).add_prefix(f"{name}_") for name in "xy")
     pd.concat([x, y], axis=1).to_csv(tmp_path / "wide.csv", index=False)
-    pd.DataFrame({"x": x.to_numpy().tolist(), "y": y.to_numpy().tolist()}).to_parquet(tmp_path / "lists.parquet")
     values = np.stack([x, y], axis=2)
     np.save(tmp_path / "ntc.npy", values)
     np.save(tmp_path / "nct.npy", values.swapaxes(1, 2))
@@ -313,7 +312,7 @@ def test_predict_reads_what_tandem_new_reads(trained: Path, tmp_path: Path):
     def predicted(name: str, **options: str) -> list[str]:
         return list(predictor.predict(predict_command.read(predictor, tmp_path / name, options))["predicted"])
 
-    tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "lists.parquet", "files", "several", "alike")
+    tables = ("t.csv", "t.csv.bz2", "semicolons.csv", "t.tsv", "wide.csv", "files", "several", "alike")
     assert {name: predicted(name) for name in tables} == dict.fromkeys(tables, list(expected))
     with pytest.raises(ValueError, match=r"ntc.npy as one long table has no column 'x'"):
         predicted("ntc.npy")

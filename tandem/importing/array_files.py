@@ -87,8 +87,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     if label is None and not {"label", "num_channels"} & {*options}:
         raise ValueError(
             f"{path} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE; a "
-            "series to forecast is a table with times, e.g. pandas.DataFrame(X[:, 0]).assign(time=pandas.date_range("
-            "'2024-01-01', periods=len(X), freq='5min')).to_csv('new.csv', index=False)"
+            "series to forecast is a table with a column of times"
         )
     shape = sequences[0].values.shape
     shapes = [array.values.shape[1:] for array in sequences]
@@ -161,11 +160,9 @@ def sequences_of(path: Path, arrays: list[Array]) -> list[Array]:
     sequences = [array for array in candidates if array.word in VALUES]
     sequences = sequences or [array for array in candidates if array.word not in LABELS][:1]
     shown = ", ".join(map(str, sequences or arrays)) or "nothing"
-    if not sequences:
-        raise ValueError(f"{path} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
-    if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
+    if {array.values.ndim for array in sequences} not in ({2}, {3}):
         raise ValueError(
-            f"{path} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T), e.g. X.reshape(*X.shape[:2], -1)"
+            f"{path} holds {shown}; accepted: numbers (N, T, C), (N, T) and (N, C, T), e.g. X.reshape(*X.shape[:2], -1)"
         )
     splits = {array.split for array in sequences}
     if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):

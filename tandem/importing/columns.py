@@ -108,8 +108,6 @@ class TableColumns:
         """The numeric columns. Raises ValueError if there is none."""
         if columns := self.of_kind("whole", "number", "flag", exclude=exclude):
             return columns
-        if odd := self.of_kind("odd", exclude=exclude):
-            raise ValueError(f"{self.name}: {odd[0]!r} holds {self.advice(odd[0])}")
         excluded = ", ".join(exclude)
         raise ValueError(f"{self.shown} has no numeric column besides {excluded}; numbers must stand in digits")
 
@@ -186,8 +184,8 @@ class TableColumns:
             is_time = cells.str.fullmatch(form)
             if is_time.mean() > 0.9 and not (form == ELAPSED and dates):
                 if not is_time.all():
-                    no_dates = cells[~is_time].unique()[:4].tolist()
-                    return f"dates like {cells[is_time].iloc[0]!r}, and {self.without(column, no_dates)}"
+                    date, no_date = cells[is_time].iloc[0], cells[~is_time].iloc[0]
+                    return f"dates like {date!r}, and {no_date!r}, which is none; correct it, or leave its row out"
                 if form == DAY_FIRST and (is_first := day_comes_first(cells)) is not None:
                     condition, code = "", code if is_first else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
@@ -204,13 +202,6 @@ class TableColumns:
             code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
             return f"numbers with a unit like {cells.iloc[0]!r}; write them without it: {code}"
         return f"numbers like {cells.iloc[0]!r}, which are read from text: table.to_csv('new.csv', index=False)"
-
-    def without(self, column: str, cells: list[str]) -> str:
-        """How to leave out the rows with these cells of a column, such as a row of totals."""
-        is_empty = f"table[{column!r}].isna() | " * ("" in cells)  # pandas reads '' as a missing cell
-        wrong = f"{is_empty}table[{column!r}].isin({cells!r})"
-        code = f"table = table[~({wrong})]" if is_empty else f"table = table[~{wrong}]"
-        return f"{cells[0]!r}, which is none; if such rows are totals or remarks, leave them out: {code}"
 
     def advice_on_clock(self, column: str) -> str:
         """How to write numbers that mean times; empty if they do not, or are whole seconds, which are read. Whole

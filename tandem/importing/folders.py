@@ -37,13 +37,13 @@ from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 MOST_COORDINATES = 4
 
 
-def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options: Mapping[str, Any]) -> Source:
-    """`candidates`: the files below `folder`, without `prose`."""
+def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]) -> Source:
+    """`candidates`: the files below `folder` that may be sequences or a table of their labels."""
     labels = options.get("labels") or table_of_labels(folder, candidates)
     if labels is not None:
         candidates = [path for path in candidates if path.resolve() != labels.resolve()]
     check_not_a_file_per_channel(folder, candidates)
-    check_not_a_file_per_sensor(folder, candidates, options)
+    check_not_a_file_per_sensor(folder, candidates)
     endings = Counter(ending_of(path) for path in candidates if kind_of_file(path))
     if not endings:
         shown = ", ".join(sorted({path.suffix or path.name for path in candidates})[:8]) or "no file"
@@ -69,8 +69,6 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
         ids = [*members]
     if excluded:
         notes.append(("excluded", shortened(excluded, 4), f"{len(excluded):,} files that are not {ending}"))
-    if prose:
-        notes.append(("excluded", shortened([path.name for path in prose], 4), "text without a table"))
     reader = Reader(folder, paths, options, axes)
     row_label = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label, reader.names)
@@ -129,21 +127,17 @@ def open_folder(folder: Path, candidates: list[Path], prose: list[Path], options
     )
     if ending == ".npy":
         return source
-    left_out = [path for path in (labels, *prose) if path and path.suffix == paths[0].suffix]
-    read, write = pandas_code(folder, paths[0], options, source.shape_choices["sequence"][0], left_out)
+    read, write = pandas_code(folder, paths, options, source.shape_choices["sequence"][0])
     return replace(source, code=(read + (text_tables.code_for_dates(reader.form) if reader.form else ""), write))
 
 
-def pandas_code(
-    folder: Path, path: Path, options: Mapping[str, Any], sequence: str, left_out: Sequence[Path]
-) -> tuple[str, str]:
-    """The pandas code that reads the files like `path` as one table, and the code that writes them again into `new`.
-    `left_out`: those that are none of them.
-    """
-    read, write = text_tables.pandas_code(path, options)
-    read = read.removeprefix("table = ").replace(repr(str(path)), "path")
-    end = path.name.removeprefix(without_ending(path.name))
-    condition = f" if path.name not in {[file.name for file in left_out]}" if left_out else ""
+def pandas_code(folder: Path, paths: Sequence[Path], options: Mapping[str, Any], sequence: str) -> tuple[str, str]:
+    """The pandas code that reads the files as one table, and the code that writes them again into `new`."""
+    read, write = text_tables.pandas_code(paths[0], options)
+    read = read.removeprefix("table = ").replace(repr(str(paths[0])), "path")
+    end = paths[0].name.removeprefix(without_ending(paths[0].name))
+    others = {path.name for path in folder.rglob(f"*{end}")} - {path.name for path in paths}
+    condition = f" if path.name not in {sorted(others)}" if others else ""
     named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
     read = (
         f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
@@ -197,6 +191,3 @@ def are_numbered(paths: Sequence[Path]) -> bool:
 def number_in_name(path: Path) -> int:
     """The last number in the name of a file; 0 if there is none."""
     return int(re.findall(r"\d+", f"0 {path.stem}")[-1])
-
-
-# Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.

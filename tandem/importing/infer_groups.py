@@ -15,14 +15,11 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
     """A column named like people or devices, whose values several sequences share."""
     reason = "no column is named like people, devices or days (--groups selects one)"
     for column in named_like(GROUP_NAMES, columns.of_kind("text", "whole", "time", exclude=taken)):
-        cells, num_values = columns.frame[column].to_numpy(), columns.num_distinct(column)
-        if not 2 <= num_values < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
-            reason = f"{column!r} changes within a sequence, or no two sequences share a value of it"
-            continue
-        if are_too_few(columns.frame[column], columns.splits):
-            reason = f"{column!r} has {num_values} values, too few to keep each on one side of three splits"
-            continue
-        return column, f"by its name; {what_groups_do(num_values, columns.has_split)}"
+        cells, num_values = columns.frame[column], columns.num_distinct(column)
+        is_shared = num_values < columns.num_distinct(sequence) and not are_too_few(cells, columns.splits)
+        if is_shared and (cells == cells.iloc[columns.firsts(sequence)].to_numpy()).all():
+            return column, f"by its name; {what_groups_do(num_values, columns.has_split)}"
+        reason = f"{column!r} changes within a sequence, has too few values, or no two sequences share one"
     shared = shared_columns(columns, sequence, taken)
     followed = [column for column in shared if label_follows(columns, taken[-1], column)]
     for column in followed:

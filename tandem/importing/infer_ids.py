@@ -17,14 +17,6 @@ from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQ
 from tandem.terminal.command import NO_ANSWER, CommandError
 
 
-def repeated_times(columns: TableColumns, time: str) -> str:
-    return (
-        f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
-        "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
-        "columns with --sequence and --step"
-    )
-
-
 def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
     ids = [name for name in find_ids(columns) if name not in taken]
     if not ids:
@@ -34,7 +26,11 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
                     f"{columns.shown}: every time in {times[0]!r} occurs once, so the table is one series; name the "
                     "column to forecast with --target, or the column that tells sequences apart with --sequence"
                 )
-            raise NotFound(repeated_times(columns, times[0]))
+            raise NotFound(
+                f"{columns.shown}: the times in {times[0]!r} repeat ({columns.num_distinct(times[0]):,} in "
+                f"{len(columns.frame):,} rows) and nothing tells sequences apart; of several series in one table keep "
+                "the rows of one, or name columns with --sequence and --step"
+            )
         for name in columns.of_kind("whole"):
             if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
                 raise ValueError(f"{columns.name}: {mistake}")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_groups import find_groups
-from tandem.importing.infer_ids import find_ids, find_sequence, repeated_times
+from tandem.importing.infer_ids import find_ids, find_sequence
 from tandem.importing.infer_label import MOST_RARE, find_label, find_task, rare_classes
 from tandem.importing.infer_series import advice_on_times
 from tandem.importing.infer_step import (
@@ -53,8 +54,8 @@ def infer_sequences(
     """`is_converted`: the table was made of files or arrays."""
     if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
         single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
-        likely_step, _ = next(find_steps(single, NO_GROUPS, candidates), ("", ""))
-        check_not_a_number_per_step(single, NO_GROUPS, likely_step, options["label"], options.get("task"))
+        for step, _ in islice(find_steps(single, NO_GROUPS, candidates), 1):
+            check_not_a_number_per_step(single, NO_GROUPS, step, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
@@ -76,16 +77,7 @@ def infer_sequences(
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
     varying = columns.without_constants()
-
-    def find_varying_label() -> Choice:
-        try:
-            return find_label(varying, sequence, step, options)
-        except ValueError:
-            if constant := named_like(LABEL_NAMES, [name for name in columns.kinds if name not in varying.kinds]):
-                return constant[0], "by its name"
-            raise
-
-    label = choose("label", find_varying_label)
+    label = choose("label", lambda: find_label(varying, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         first_rows, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
         candidates = [name for name in likely if name != sequence and not columns.changes(name, first_rows).any()]
@@ -109,9 +101,7 @@ def infer_sequences(
 
 
 def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str, label: str, task: str | None) -> None:
-    """Raises ValueError, with the code that gives windows the number of their last row, if each step has another.
-    `step`: empty if no column is one.
-    """
+    """Raises ValueError, with the code that gives windows the number of their last row, if each step has another."""
     if columns.kinds[label] not in ("whole", "number") or task == "detect":
         return
     order, same = rows_together(columns, sequence)
@@ -123,12 +113,10 @@ def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str,
     whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
     count = f"table.groupby({sequence!r}).cumcount()" if whose else "pandas.Series(range(len(table)), table.index)"
     code = f"table['window'] = {whose}({count} // {length}).astype(str)"
-    if not step:
-        code = f"table['step'] = range(len(table)); {code}"
-    elif (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
+    if (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
         key = ", key=pandas.to_numeric" if columns.kinds[step] != "time" else ""
         code = f"table = table.sort_values({step!r}{key}); {code}"
-    flags = f"--sequence window --step {shlex.quote(step or 'step')} --label {shlex.quote(label)} --task regress"
+    flags = f"--sequence window --step {shlex.quote(step)} --label {shlex.quote(label)} --task regress"
     flags += f" --groups {shlex.quote(sequence)}" if whose and columns.num_distinct(sequence) >= len(SPLITS) else ""
     raise ValueError(
         f"{columns.name}: {label!r} is a number that changes from row to row; a sequence has one label, so cut windows "
@@ -139,15 +127,13 @@ def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str,
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
-    are_empty = columns.frame.isna() | (columns.frame == "")
-    if are_empty[sequence].mean() > MOST_REPEATS and not are_empty[sequence].iloc[0]:
-        empty = [name for name in are_empty if (are_empty[name] == are_empty[sequence]).all()]
+    cells = columns.frame[sequence]
+    is_empty = cells.isna() | (cells == "")
+    if is_empty.mean() > MOST_REPEATS and not is_empty.iloc[0]:
         return (
             f"{columns.shown}: {sequence!r} is empty in most rows; if an empty cell means what stands above it, as in "
-            f"merged cells of a spreadsheet, write it: table[{empty!r}] = table[{empty!r}].ffill()"
+            "merged cells of a spreadsheet, write it into each row (pandas.Series.ffill)"
         )
-    if columns.kinds[sequence] == "time":
-        return repeated_times(columns, sequence)
     returns = in_stretches(columns.frame[sequence]) == (False, True) and not named_like(SEQUENCE_NAMES, [sequence])
     if named_like(LABEL_NAMES, [sequence]) or (returns and columns.num_distinct(sequence) <= MOST_RARE):
         return (
@@ -157,13 +143,6 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "rows, count them: table['step'] = range(len(table)); then give --step step --label "
             f"{shlex.quote(sequence)}"
         )
-    for step in columns.of_kind("whole", "number", exclude=[sequence]):
-        cells, numbers = columns.frame[step].astype("string"), columns.numbers(step)
-        is_wrong = numbers.isna() & (cells.fillna("") != "")
-        if is_wrong.any() and (counted := TableColumns(columns.frame[~is_wrong], columns.name)).kinds[step] == "whole":
-            if any(name == step for name, _ in find_steps(counted, sequence)):
-                wrong_cells = cells[is_wrong].unique()[:4].tolist()
-                return f"{columns.name}: {step!r} has numbers, and {columns.without(step, wrong_cells)}"
     for step in times_of_steps(columns, sequence):
         if code := code_for_long_form(columns, sequence, step):
             return f"{columns.shown} {ROW_PER_ITEM}: {code}"

@@ -135,10 +135,9 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         for names in (named_like(["unit", "units"], columns.of_kind("text")), numeric)
     )
     if units and len(changing) == 1:
-        [unit, *_], commonest = units, columns.frame[units[0]].mode()[0]
         raise ValueError(
-            f"{columns.name}: {changing[0]!r} has several units (in {unit!r}), so it is more than one series; keep the "
-            f"rows of one: table = table[table[{unit!r}] == {commonest!r}]; or name it with --target"
+            f"{columns.name}: {changing[0]!r} has several units (in {units[0]!r}), so it is more than one series; keep "
+            "the rows of one, or name it with --target"
         )
     if names := named_like(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
@@ -168,7 +167,7 @@ def rises_with_time(columns: TableColumns, column: str, stamps: np.ndarray) -> b
     times, first_rows = np.unique(stamps, return_index=True)
     first_rows = first_rows[times != np.iinfo(np.int64).min]
     rates = np.diff(numbers.to_numpy(np.float64)[first_rows]) / np.diff(stamps[first_rows])
-    return bool(len(rates) and are_even(rates) and ((rates > 0).all() or (rates < 0).all()))
+    return bool(are_even(rates) and ((rates > 0).all() or (rates < 0).all()))
 
 
 def are_dates_without_time(columns: TableColumns, time: str) -> bool:

@@ -101,18 +101,15 @@ def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps. Not
-    if every sequence has one row.
-    """
+    """Whether the numbers increase by the same amount from row to row, in all sequences; jumps of a few are gaps."""
     order, same = rows_together(columns, sequence)
-    if not same.any():
-        return False
-    distances = np.diff(columns.numbers(column).to_numpy()[order])[same]
-    return are_even(distances)
+    return are_even(np.diff(columns.numbers(column).to_numpy()[order])[same])
 
 
 def are_even(distances: np.ndarray) -> bool:
-    """Whether nearly all of them are equal, or differ by the rounding of a clock: 15 and 16 ms."""
+    """Whether there are some, and nearly all are equal, or differ by the rounding of a clock: 15 and 16 ms."""
+    if not len(distances):
+        return False
     usual = np.median(distances)
     rounding = 1 / usual if usual >= LONG and (distances % 1 == 0).all() else 0
     return bool((np.abs(distances / usual - 1) < max(UNEVEN, 1.01 * rounding)).mean() > 0.9)

@@ -221,8 +221,8 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: S
         if path.is_file() and path.suffix.lower() != ".parquet":
             table = text_format.find_format(path, options)
             read += text_tables.code_for_dates(text_tables.with_notation(table, options))
-        hint = ", with dayfirst=True( in to_datetime)? if 01/02/2024 is the first of February"
-        message = re.sub(hint, "", message) if "to_datetime" in read else message
+        hint = ", with dayfirst=True if 01/02/2024 is the first of February"
+        message = message.replace(hint, "") if "to_datetime" in read else message
         return f"{message} (before it: import pandas; {read}{after})"
     return message
 

@@ -28,6 +28,10 @@ KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parqu
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
 OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
 ONE_DIRECTION = 0.7  # share of the rows of a clock that are later than the one before, or earlier
+FROM_CHANNELS = (
+    "resample the channels to equal lengths if they differ, and write one file: numpy.savez('new.npz', "
+    "X=numpy.stack(channels, 1), y=labels); give that with --axes NCT"
+)
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
@@ -91,14 +95,13 @@ class Reader:
             columns = {path: frozenset(form.names) for path, form in forms.items()}
             [(usual, _)] = Counter(columns.values()).most_common(1)
             sampled.sort(key=lambda path: columns[path] != usual)
-            check_is_a_row_per_step(folder, [forms[path] for path in sampled])
+            check_is_a_row_per_step([forms[path] for path in sampled])
             self.form = form_of_all(sampled[0], paths, options)
         first_table = read_file(sampled[0], self.form, axes=axes)
         if self.form and not self.form.has_header and begins_with_a_clock(first_table):
             raise ValueError(
                 f"{sampled[0]} begins with the time of its start and the rate, as Empatica's wristbands write it; "
-                f"cp -r {shlex.quote(str(folder))} new && find new -type f -exec sed -i 1,2d {{}} + makes the folder "
-                "new without these lines"
+                "leave these two lines out of each file"
             )
         self.sampled, self.names = sampled, first_table.column_names
         samples = [
@@ -158,7 +161,7 @@ def code_for_join(path: Path, other: Path, shared: Sequence[str]) -> str:
     return f"python -c {shlex.quote(code)} writes new.csv; give that"
 
 
-def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
+def check_is_a_row_per_step(forms: Sequence[TextTable]) -> None:
     """Raises ValueError if each file has one line, which may be a sequence, or if they have no header and different
     numbers of cells in a line. `forms`: those of some files, the first one as most have it.
     """
@@ -168,25 +171,15 @@ def check_is_a_row_per_step(folder: Path, forms: Sequence[TextTable]) -> None:
         with text_format.open_bytes(form.path, form.compression) as (file, _):
             lines.append(file.read().strip().count(b"\n") + 1)
     if len(first.names) > 1 and {*lines} == {1}:
-        gap = r"[[:space:]]\+" if first.delimiter in " \t" else first.delimiter
-        sed = rf"s/^[[:space:]]*//; s/[[:space:]]*$//; s/{gap}/\n/g"
         raise ValueError(
-            f"{path} and the other files have one line each; if it is a sequence, cp -r {shlex.quote(str(folder))} new "
-            f"&& find new -name '*{path.suffix}' -exec sed -i '{sed}' {{}} + makes the folder new with a line for each "
-            "step"
+            f"{path} and the other files have one line each; if it is a sequence, write a line for each step"
         )
     odd = next((form for form in forms if len(form.names) != len(first.names)), first)
     if odd is not first and not first.has_header:
-        raise ValueError(
-            f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; "
-            + (
-                f"if each file is a channel or a label with a line for each of {lines[0]:,} sequences, resample the "
-                "channels to equal lengths, and write one file: numpy.savez('new.npz', X=numpy.stack(channels, 1), "
-                "y=labels); give that with --axes NCT"
-                if len({*lines}) == 1
-                else "make them alike, or leave out the files of one kind"
-            )
-        )
+        way = "make them alike, or leave out the files of one kind"
+        if len({*lines}) == 1:
+            way = f"if each is a channel or a label with a line for each of {lines[0]:,} sequences, {FROM_CHANNELS}"
+        raise ValueError(f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; {way}")
 
 
 def is_text(cells: pa.ChunkedArray) -> bool:

@@ -2,7 +2,7 @@
 
   a long table                     CSV, CSV.gz, Parquet; a text table with another encoding, compression or separator
                                    is rewritten (tandem/importing/text_tables.py)
-  one row per sequence             tandem/importing/wide.py, with numbered columns or lists in cells
+  one row per sequence             tandem/importing/wide.py, with numbered columns
   a folder, a file per sequence    tandem/importing/folders.py
   npy, npz                         tandem/importing/array_files.py
   .ts                              tandem/importing/ts_files.py
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from tandem.data.tables import is_plain
 from tandem.data.times import MONTH_NAMES
@@ -42,6 +43,7 @@ from tandem.importing.number_signs import SIGNS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 ARRAYS = (".npy", ".npz")
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
 ENDING = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
 
@@ -113,11 +115,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         )
     arguments = (for_header, options.get("label"), partial(column_of, path, text))
     why = "as requested" if layout else wide.is_wide(columns, *arguments)
-    lists = [] if text is not None or (why and not layout) else wide.list_columns(path)
-    if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
-        reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
-        note = ("shape", "one row per sequence", reason)
-        return wide.open_lists(path, files, columns, options, note)
+    if text is None and not why:
+        check_no_lists_in_parquet(path)
     if layout == "wide" or (why and not layout):
         hint = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{hint}")
@@ -125,12 +124,6 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
-    if len(files) > 1:
-        second = next(file.name for _, file in files if file != path)
-        notes = [
-            *notes,
-            ("other file", second, "not read: for a table with a row per step, join both files and add a column split"),
-        ]
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
         return Source(
@@ -140,28 +133,30 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
 
 
 def check_no_lists_in_text(columns: TableColumns) -> None:
-    """Raises ValueError, with the code that writes a row for each entry, if cells of text are lists of numbers or
-    points, such as [[8.6,41.1],[8.6,41.2]], and not short, as a box is.
+    """Raises ValueError if cells of text are lists of numbers or points, such as [[8.6,41.1],[8.6,41.2]], and not
+    short, as a box is.
     """
-    lists = dict[str, list[Any]]()
     for name in columns.of_kind("text"):
         cells = columns.frame[name].dropna().astype(str)
-        with suppress(json.JSONDecodeError):
-            if cells.str.fullmatch(r"\[[][\d\s,.eE+-]*\]").all():
-                lists[name] = [entries for cell in cells if (entries := json.loads(cell))]
-    lists = {name: cells for name, cells in lists.items() if max(map(len, cells), default=0) > wide.FEWEST_STEPS}
-    if not lists:
-        return
-    names = [*lists]
-    code = f"import json; table['row'] = range(len(table)); table[{names}] = table[{names}].map(json.loads); "
-    code += f"table = table.explode({names}).dropna(subset={names}); table['step'] = table.groupby('row').cumcount()"
-    for name, [[entry, *_], *_] in lists.items():
-        if isinstance(entry, list):
-            code += f"; table[{[f'{name} {place}' for place in range(len(entry))]}] = table.pop({name!r}).tolist()"
-    raise ValueError(
-        f"{columns.name}: the cells of {names[0]!r} are lists; if each row is a sequence, write a row for each entry: "
-        f"{code}; then give --sequence row --step step"
-    )
+        if cells.str.fullmatch(r"\[[][\d\s,.eE+-]*\]").all():
+            with suppress(json.JSONDecodeError):
+                if max(len(json.loads(cell)) for cell in cells) > wide.FEWEST_STEPS:
+                    raise ValueError(
+                        f"{columns.name}: the cells of {name!r} are lists; if each row is a sequence, write a row for "
+                        "each entry (json.loads and pandas.DataFrame.explode), and number these rows"
+                    )
+
+
+def check_no_lists_in_parquet(path: Path) -> None:
+    """Raises ValueError, with the code that writes a row for each entry, if cells are lists of numbers or words."""
+    with open_parquet(path) as file:
+        fields = [field for field in file.schema_arrow if isinstance(field.type, LISTS)]
+    if names := [field.name for field in fields if is_plain(field.type.value_type)]:
+        raise ValueError(
+            f"{path}: the cells of {names[0]!r} are lists; if each row is a sequence, write a row for each entry: "
+            f"table = table.rename_axis('row').reset_index().explode({names}); table['step'] = "
+            "table.groupby('row').cumcount(); then give --sequence row --step step; or --layout long leaves them out"
+        )
 
 
 def check_not_a_column_per_time(columns: TableColumns) -> None:
@@ -171,38 +166,27 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
     days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]
     years = [name for name in named_like(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
-    for parts, dates, part, form in (
-        (clocks, days, "time of day", "{} + ' ' + table['at']"),
-        (months, years, "month", "{} + ' ' + table['at'].str[:3], format='%Y %b'"),
-    ):
+    for part, parts, dates in (("time of day", clocks, days), ("month", months, years)):
         if len(parts) >= wide.FEWEST_STEPS and dates and (len(parts) == 12 or parts is clocks):
-            unused = [name for name in names if name not in (*parts, dates[0])]
-            dropped = f".drop(columns={unused!r})" if unused else ""
-            melted = f"table = table{dropped}.melt({dates[0]!r}, var_name='at')"
-            times = f"table['time'] = pandas.to_datetime({form.format(f'table[{dates[0]!r}].astype(str)')})"
-            dayfirst = ", with dayfirst=True in to_datetime if 01/02/2024 is the first of February" * (parts is clocks)
             raise ValueError(
-                f"{columns.name} has a column for each {part} ({parts[0]}, {parts[1]}, ...); write a row for each: "
-                f"{melted}; {times}; table = table[['time', 'value']].sort_values('time'){dayfirst}; or --layout long "
-                "reads each row as one time"
+                f"{columns.name} has a column for each {part} ({parts[0]}, {parts[1]}, ...); write a row for each "
+                "(pandas.melt), with its time in one column; or --layout long reads each row as one time"
             )
 
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
-    """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
-    all_files, prose = files_in_folder.without_prose(files_in_folder.files_below(path))
+    """A folder with a file per sequence, one table, or two tables that belong together."""
+    all_files = files_in_folder.files_below(path)
     usable = [file for file in all_files if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)]
     archive = [file for file in usable if file.suffix.lower() == ".ts"] or usable
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
-    are_parquet = bool(usable) and all(recordings.kind_of_file(file) == "parquet" for file in usable)
-    if are_parquet and not {"pattern", "labels"} & {*options} and wide.list_columns(usable[0]):
-        columns, files = TableColumns(sample_of_parquet(usable[0]), str(usable[0])), wide.splits_by_name(usable)
-        note = ("shape", "one row per sequence", "the cells of the files are lists")
-        numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
-        if files[0][0] or len(named_like(LABEL_NAMES, numbers)) == len(numbers):
-            return wide.open_lists(usable[0], files, columns, options, note)
-    return folders.open_folder(path, all_files, prose, options)
+    if usable and recordings.kind_of_file(usable[0]) == "parquet" and not {"pattern", "labels"} & {*options}:
+        numbers = TableColumns(sample_of_parquet(usable[0]), "").of_kind("number")
+        are_labels = len(named_like(LABEL_NAMES, numbers)) == len(numbers)  # others belong to the steps of a file
+        if are_labels or array_files.word_and_split(usable[0].stem)[1]:
+            check_no_lists_in_parquet(usable[0])
+    return folders.open_folder(path, all_files, options)
 
 
 def kind_of(path: Path) -> str:

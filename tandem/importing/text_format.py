@@ -93,8 +93,6 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             raise ValueError(f"{path} is {kind}")
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
     encoding, notes = options.get("encoding"), []
-    if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
-        notes.append(("compression", compression, "by its first bytes"))
     try:
         encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
         if why:
@@ -149,11 +147,9 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         )
     if line and delimiter in "\t;|" and num_above > 1 and len(header) > width:
         if is_header([header[:width], *below]) and not is_header(below):
-            cut = "cut -f" if delimiter == "\t" else f"cut -d '{delimiter}' -f"
             raise ValueError(
                 f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; "
-                f"tail -n +{line} {shlex.quote(str(path))} | {cut} 1-{width} > new.csv leaves out the others and the "
-                "lines above"
+                "make them alike"
             )
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))

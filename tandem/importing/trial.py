@@ -22,11 +22,9 @@ import pyarrow.parquet
 from tandem.data import prepare_data, write_prepared
 from tandem.data.packed import pack_splits
 from tandem.data.series import loses_many_windows
-from tandem.data.splits import SPLITS
 from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
 from tandem.importing.columns import Choices, TableColumns, advice_on_repeats, are_codes, kind_of, may_be_codes
-from tandem.importing.infer_label import labels_of
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
@@ -98,9 +96,6 @@ def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     if not columns.has_split:
         hint = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
         ways[move] = f"{move}{hint}; {own_split}"
-    if (labels_of(columns, sequence, label) >= len(SPLITS)).sum() > 1:
-        code = f"table.groupby({label!r})[{sequence!r}].transform('nunique')"
-        ways[omit] = f"leave out such classes: table = table[{code} >= {len(SPLITS)}]"
     return ways
 
 

@@ -102,10 +102,8 @@ def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str | floa
     try:
         label = float(label) if header.label == "target" else label
         channels = [np.array(part.replace("?", "nan").split(","), dtype=np.float64) for part in parts]
+        return np.stack(channels, axis=1), label
     except ValueError as error:
-        raise ValueError(f"{place}: must hold numbers and commas: {error}; correct the file") from None
-    if len({len(channel) for channel in channels}) > 1:
         raise ValueError(
-            f"{place}: its channels have {', '.join(str(len(steps)) for steps in channels)} steps; they must be alike"
-        )
-    return np.stack(channels, axis=1), label
+            f"{place}: must hold numbers and commas, as many in each channel: {error}; correct the file"
+        ) from None

@@ -1,9 +1,6 @@
-"""One row per sequence: the steps are numbered columns, as in public archives, or lists in the cells of Parquet, as in
-Hugging Face data sets. The other columns belong to the sequence.
+"""One row per sequence: the steps are numbered columns, as in public archives. The other columns belong to a sequence.
 
-`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one feature. A
-column of lists has an entry for each step: numbers are a feature, words may be events. Several Parquet files
-(train-00000-of-00002.parquet, ...) are read in order.
+`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one feature.
 """
 
 import re
@@ -18,11 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tandem.data.tables import is_plain
 from tandem.importing import text_format, text_tables
-from tandem.importing.array_files import word_and_split
 from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
@@ -152,8 +146,6 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     labels = [name for name in candidates if name == label] or named_like(LABEL_NAMES, candidates)
     labels = labels or [name for name in candidates if name not in ids]
     together = [name for name in labels if any(in_stretches(others.frame[name]))]
-    if time and not together and others.kinds[time] == "time" and others.numbers(time).diff().median() >= 1:
-        time = None  # of a row per recording
     returning = next((name for name in together if in_stretches(whole(name)) == (False, True)), None)
     if bool(time) != bool(returning):
         why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
@@ -195,12 +187,12 @@ def goes_on(columns: TableColumns, name: str) -> bool:
     return any(len(part) >= FEWEST_RISING and part.mean() > MOST_RISING for part in (rises, within))
 
 
-def is_long(columns: TableColumns, by_name: bool = True) -> bool:
-    """Whether the columns besides the steps (or lists) show that each row is a step: one restarts in every sequence (or
-    has such a name and `by_name` is set), or they are times that differ in each row and there is nothing to classify.
-    If the first sequence is longer than the rows that are known, only names show it.
+def is_long(columns: TableColumns) -> bool:
+    """Whether the columns besides the steps show that each row is a step: one restarts in every sequence or has such a
+    name, or they are times that differ in each row and there is nothing to classify. If the first sequence is longer
+    than the rows that are known, only names show it.
     """
-    ids = [name for name in named_like(SEQUENCE_NAMES, columns.kinds) if by_name and columns.num_distinct(name) == 1]
+    ids = [name for name in named_like(SEQUENCE_NAMES, columns.kinds) if columns.num_distinct(name) == 1]
     ids += [
         name
         for name in find_ids(columns)
@@ -208,7 +200,7 @@ def is_long(columns: TableColumns, by_name: bool = True) -> bool:
     ]
     for name in ids:
         for step, _ in find_steps(columns, name):
-            if (by_name and named_like(STEP_NAMES, [step])) or columns.num_distinct(step) * 2 <= len(columns.frame):
+            if named_like(STEP_NAMES, [step]) or columns.num_distinct(step) * 2 <= len(columns.frame):
                 return True
     times = [*find_times(columns), *filter(partial(is_elapsed, columns), columns.of_kind("odd", "text"))]
     texts = [
@@ -268,25 +260,6 @@ def open_wide(
     return row_per_sequence(path, files, text, columns, features, options, notes, unnamed_label)
 
 
-def open_lists(
-    path: Path, files: Sequence[SplitFile], columns: TableColumns, options: Mapping[str, Any], note: Note
-) -> Source:
-    """Lists in the cells of Parquet. `columns`: the first rows of `path`, one of the files, without its lists."""
-    lists = list_columns(path)
-    requested = {*options.get("features", ()), options.get("label"), options.get("step")}
-    if "features" in options and requested & {*lists}:
-        lists = [name for name in lists if name in requested]
-    notes = [note, ("lists", shortened(lists), "one entry per step")]
-    if excluded := [field.name for field in schema_of(path) if not is_plain(field.type) and field.name not in lists]:
-        notes.append(
-            ("excluded", shortened(excluded, 4), "lists that --features does not name, lists of lists, or other types")
-        )
-    if len(files) > 1:
-        meaning = "their names define the split" if files[0][0] else "read one after another"
-        notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {meaning}"))
-    return row_per_sequence(path, files, None, columns, [(name, [name]) for name in lists], options, notes)
-
-
 def row_per_sequence(
     path: Path,
     files: Sequence[SplitFile],
@@ -297,8 +270,8 @@ def row_per_sequence(
     notes: list[Note],
     unnamed_label: Choice | None = None,
 ) -> Source:
-    """`features`: each with its columns, one for each step, or a single one of lists. `text`: the format of `path`, one
-    of the files; None: Parquet. `unnamed_label`: the choice of the only other column, if the files have no header.
+    """`features`: each with its columns, one for each step. `text`: the format of `path`, one of the files; None:
+    Parquet. `unnamed_label`: the choice of the only other column, if the files have no header.
     """
     of_steps = {name: pa.float64() for _, run in features for name in run}
     others = [name for name in columns.frame.columns if name not in of_steps]
@@ -353,15 +326,12 @@ def label_without_header(columns: TableColumns) -> str:
 
 
 def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The columns `names` in blocks of about BLOCK_CELLS cells or entries of lists, and the number of bytes read."""
+    """The columns `names` in blocks of about BLOCK_CELLS cells, and the number of bytes read."""
     with open_parquet(path) as file:
-        metadata, num_read = file.metadata, 0
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-        num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
-        for batch in file.iter_batches(num_rows, columns=names):
+        num_rows, num_read = file.metadata.num_rows, 0
+        for batch in file.iter_batches(max(1, BLOCK_CELLS // len(names)), columns=names):
             num_read += batch.num_rows
-            yield path.stat().st_size * num_read // metadata.num_rows, pa.Table.from_batches([batch])
+            yield path.stat().st_size * num_read // num_rows, pa.Table.from_batches([batch])
 
 
 def steps_of(
@@ -371,8 +341,6 @@ def steps_of(
     the first row.
     """
     [(_, run), *_] = features
-    if is_list(rows.schema.field(run[0]).type):
-        return flattened([name for name, _ in features], rows, path, first_number)
     values = np.empty((rows.num_rows, len(run), len(features)))
     for place, (_, run) in enumerate(features):
         for step, name in enumerate(run):
@@ -388,40 +356,6 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
         raise ValueError(f"{path}: column {name!r} must hold numbers, found {cells.type}; correct the table") from None
 
 
-def list_columns(path: Path) -> list[str]:
-    """The columns whose cells are lists of numbers, words or times. Raises ValueError if the file is no Parquet."""
-    return [field.name for field in schema_of(path) if is_list(field.type) and is_plain(field.type.value_type)]
-
-
 def schema_of(path: Path) -> pa.Schema:
     with open_parquet(path) as file:
         return file.schema_arrow
-
-
-def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def splits_by_name(paths: Sequence[Path]) -> list[SplitFile]:
-    """Each path with its split, if the names of all files or folders contain one and some are for test."""
-    splits = [word_and_split(path.stem)[1] or word_and_split(path.parent.name)[1] for path in paths]
-    are_all = all(splits) and {"train", "test"} <= {*splits}
-    return list(zip(splits if are_all else [""] * len(paths), paths, strict=True))
-
-
-def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tuple[np.ndarray, list[pa.Array]]:
-    """(N,) the number of steps of each row, and the entries of each list column, concatenated row after row.
-
-    Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
-    """
-    lengths = [pc.list_value_length(part[name]).fill_null(0).to_numpy().astype(np.int64) for name in lists]
-    for name, counts in zip(lists, lengths, strict=True):
-        for place in np.flatnonzero(counts != lengths[0])[:1]:
-            raise ValueError(
-                f"{path}, row {row + place + 1}: {lists[0]!r} has {lengths[0][place]:,} entries and {name!r} "
-                f"{counts[place]:,}; correct the table, or name those that go together with --features"
-            )
-    for place in np.flatnonzero(lengths[0] == 0)[:1]:
-        raise ValueError(f"{path}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
-    cells = [pc.list_flatten(part[name]) for name in lists]
-    return lengths[0], [array.cast(pa.float32()) if pa.types.is_float16(array.type) else array for array in cells]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, rewritten, saved, table_with
+from tests.own_tables import LABELS, clips, planned, reasons, refusal, remarks, saved, table_with
 
 
 def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
@@ -33,10 +33,7 @@ def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
     assert "class 'a' has 1 sequences" in refusal(saved(clips([*"abcdefgh"]), path))
 
 
-def test_classes_with_too_few_sequences_are_left_out_by_the_code_of_the_refusal(tmp_path: Path):
-    labels = [*"aaaabbbb", *"ccddeeffgg"]
-    path, _ = rewritten(refusal(saved(clips(labels), tmp_path / "t.csv")), tmp_path)
-    assert planned(path).summary["classes"] == ["a", "b"]
+def test_classes_that_all_have_too_few_sequences_are_refused_with_the_column_split(tmp_path: Path):
     message = refusal(saved(clips([*"abcdefgh"] * 2), tmp_path / "t.csv"))
     assert "or a column `split` (train, val or test in every row) decides" in message and "leave" not in message
 

@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,7 +135,7 @@ def test_trials_that_are_numbered_in_the_folders_names_are_told(tmp_path: Path):
 @pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
 def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
-    (folder / "notes.md").write_text("anything")
+    (folder / "notes.pdf").write_text("anything")
     expect(folder, ordered=False)
 
 
@@ -356,50 +355,39 @@ def test_the_code_of_a_refusal_writes_each_file_with_a_column_for_each_quantity(
     )
 
 
-def test_the_code_of_a_refusal_joins_the_sensors_of_each_recording(tmp_path: Path):
-    """As the app Sensor Logger writes them, with clocks that differ by less than a millisecond."""
-    draw = np.random.default_rng(0)
-    for number, values in enumerate(recordings(num_channels=3)):
-        (folder := tmp_path / "it is mine" / f"{LABELS[number]}-2024-05-{number + 1:02}_10-00-00").mkdir(parents=True)
-        (folder / "Metadata.csv").write_text("version,device name,recording time\n3,iPhone14,2024-05-01_10-00-00\n")
-        for sensor, channels in {"Accelerometer": "zy", "Gyroscope": "x"}.items():
-            late = draw.integers(0, 1_000_000, len(values))
-            table = pd.DataFrame({"time": 1_714_644_000_000_000_000 + 20_000_000 * np.arange(len(values)) + late})
-            table = table.assign(seconds_elapsed=(table["time"] - table["time"][0]) / 1e9)
-            table = table.assign(**{name: values[:, "zyx".index(name)] for name in channels})
-            table.to_csv(folder / f"{sensor}.csv", index=False)
-    [code] = re.findall("python -c .*(?= writes a file)", refusal(tmp_path / "it is mine"))
-    subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
-    plan, data = prepared(tmp_path / "new", "--pattern", "{label}-*")
-    assert plan.workload.preprocess.columns.features == ("Accelerometer z", "Accelerometer y", "Gyroscope x")
-    assert plan.summary["num_sequences"] == len(LABELS) and plan.summary["classes"] == sorted({*LABELS})
+def test_a_folder_of_sensors_or_channels_is_refused(tmp_path: Path):
+    """As the app Sensor Logger and UCI HAR write them."""
+    for number, values in enumerate(recordings()):
+        (folder := tmp_path / f"app/{LABELS[number]}-{number}").mkdir(parents=True)
+        for sensor in ("Accelerometer", "Gyroscope"):
+            pd.DataFrame(values).rename_axis("time").to_csv(folder / f"{sensor}.csv")
+    assert "a file for each sensor, such as Accelerometer.csv; write one file for each" in refusal(tmp_path / "app")
+    for split in ("test", "train"):
+        (folder := tmp_path / f"har/{split}/Inertial Signals").mkdir(parents=True)
+        np.savetxt(folder.parent / f"y_{split}.txt", np.arange(20) % 3, fmt="%d")
+        for channel in "xy":
+            np.savetxt(folder / f"acc_{channel}_{split}.txt", np.ones((20, 30)))
+    message = refusal(tmp_path / "har")
+    assert "has a file for each channel, with a row for each sequence" in message and "--axes NCT" in message
 
 
 @pytest.mark.parametrize("sep", ["\t", ","])
-def test_the_code_of_a_refusal_writes_files_of_one_line_with_a_line_for_each_step(tmp_path: Path, sep: str):
+def test_files_of_one_line_are_refused(tmp_path: Path, sep: str):
     """They once ended with a traceback. As PPG-BP, with a tab at the end of each line."""
     for number, values in enumerate(recordings()):
-        (path := tmp_path / "it is mine" / LABELS[number] / f"{number:02}.txt").parent.mkdir(
-            parents=True, exist_ok=True
-        )
+        (path := tmp_path / "d" / LABELS[number] / f"{number:02}.txt").parent.mkdir(parents=True, exist_ok=True)
         path.write_text(sep.join(map(str, values[:, 0])) + sep.strip(",;"))
-    [code] = re.findall("cp -r .*(?= makes the folder new)", refusal(tmp_path / "it is mine"))
-    subprocess.run(["bash", "-c", code], cwd=tmp_path, check=True)
-    plan, data = prepared(tmp_path / "new")
-    lengths = dict(zip(data.sequences.ids, map(int, data.sequences.lengths), strict=True))
-    assert lengths == {f"{LABELS[number]}/{number:02}": len(values) for number, values in enumerate(recordings())}
-    assert plan.summary["classes"] == sorted({*LABELS})
+    assert "have one line each; if it is a sequence, write a line for each step" in refusal(tmp_path / "d")
 
 
-@pytest.mark.parametrize("text", ["A README,\nof 7 people and 3 devices.\n", "a\nclass\non each\nline\n"])
-def test_text_without_a_table_beside_the_files_is_left_out(tmp_path: Path, text: str):
+def test_a_readme_beside_the_files_is_left_out(tmp_path: Path):
     """It once was the first file, and all others had other columns."""
     folder = write_files(tmp_path / "d", lambda number: f"x/{LABELS[number]}/r_{number:02}.txt", header=False)
-    (folder / "README.txt").write_text(text)
-    assert ("excluded", "README.txt", "text without a table") in expect(folder, ordered=False).source.notes
     (alone := tmp_path / "alone").mkdir()
-    (alone / "README.txt").write_text(text)
     clips(own_tables.LABELS).to_csv(alone / "data.csv", index=False)
+    for path in (folder / "README.txt", alone / "README_dataset.txt", alone / "description.txt", alone / "notes.md"):
+        path.write_text("Of 7 people,\nand of 3 devices.\n")
+    expect(folder, ordered=False)
     assert planned(alone).summary["num_sequences"] == len(own_tables.LABELS)
 
 

@@ -177,7 +177,10 @@ def test_a_series_of_numbered_sensors_is_one_series_unless_something_is_to_be_cl
     table = pd.DataFrame({"date": hours, **{f"sensor_{number}": sales(120, number) for number in range(5)}})
     plan = planned(tmp_path, table, "--target", "sensor_2")
     assert plan.workload.task == "forecast" and len(plan.workload.preprocess.columns.features) == 4
-    assert planned(tmp_path, table.assign(kind=["a", "b"] * 60)).workload.task == "classify"  # a row per recording
+    kinds = table.assign(kind=["a", "b"] * 60)
+    with pytest.raises(CommandError, match="'date' goes on, .*; --layout long reads it as a step, --layout wide as a"):
+        planned(tmp_path, kinds)
+    assert planned(tmp_path, kinds, "--layout", "wide").workload.task == "classify"
 
 
 @pytest.mark.parametrize("kind", ["line", "growth", "logistic"])

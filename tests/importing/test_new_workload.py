@@ -149,12 +149,12 @@ def test_columns_are_found_by_their_content(tmp_path: Path):
     assert expected.items() <= chosen(planned(saved(shuffled, tmp_path / "t.csv"))).items()
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_an_index_lists_and_flags_are_no_features(tmp_path: Path, ending: str):
+def test_an_index_lists_and_flags_are_no_features(tmp_path: Path):
     table = clips(["a", "b"] * 6).iloc[::-1].assign(flag=True, nothing=None, room=21.5)
-    path = tmp_path / f"t.{ending}"
-    table.assign(pair=[[1, 2]] * len(table)).to_parquet(path) if ending == "parquet" else table.to_csv(path)
-    assert chosen(planned(path))["features"] == "f0, f1"
+    table.to_csv(tmp_path / "t.csv")
+    table.assign(pair=[[1, 2]] * len(table)).to_parquet(tmp_path / "t.parquet")
+    for words in (("t.csv",), ("t.parquet", "--layout", "long")):
+        assert chosen(planned(tmp_path / words[0], *words[1:]))["features"] == "f0, f1"
 
 
 def test_options_override_what_is_inferred(tmp_path: Path):
@@ -178,7 +178,7 @@ def test_options_override_what_is_inferred(tmp_path: Path):
         (lambda rows: rows.drop(columns="frame"), "", ["no column that orders the rows", "--step", "cumcount()"]),
         (lambda rows: rows.drop(columns=["f0", "f1"]), "", ["no numeric column besides", "in digits"]),
         (lambda rows: rows.drop(columns="label"), "", ["no column that could be their label", "--label"]),
-        (lambda rows: rows.assign(label="a"), "", ["'label' holds one value only"]),
+        (lambda rows: rows.assign(label="a"), "--label label", ["'label' holds one value only"]),
         (lambda rows: rows, "--label lable", ["no column 'lable'", "did you mean 'label'"]),
         (lambda rows: rows, "--label label --target f0", ["--label, --target do not go together"]),
         (lambda rows: rows, "--model seq2seq", ["'seq2seq'", "do not go together"]),

@@ -142,15 +142,6 @@ def test_a_letter_at_the_end_of_a_name_is_no_time(tmp_path: Path):
     assert (columns.step, columns.features) == ("rep", ("H.t", "f1"))
 
 
-def test_a_column_that_counts_the_rows_of_each_sequence_is_no_feature(tmp_path: Path):
-    """As the frames of DeepLabCut, in a column of another name."""
-    table = clips(["a", "b", "c"] * 8)
-    table.insert(2, "scorer", table["frame"] + 7)
-    plan = planned(saved(table, tmp_path / "t.csv"))
-    assert plan.workload.preprocess.columns.features == ("f0", "f1")
-    assert "scorer (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
-
-
 def test_a_column_that_an_option_names_has_no_other_role(tmp_path: Path):
     """--label once named the sequence too, and the refusal said only that they must be different columns."""
     table = clips(["a", "b", "c"] * 8).assign(take=lambda table: table["clip"].str[1:].astype(int) % 4)

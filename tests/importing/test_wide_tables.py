@@ -1,19 +1,17 @@
-"""One row per sequence: numbered columns or lists in cells; and numbered channels, which are no steps."""
+"""One row per sequence: numbered columns; and numbered channels, which are no steps."""
 
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from tandem.importing import new_workload, text_format, wide
-from tests.own_tables import plan_in, planned, reasons, refusal, rewritten, saved
+from tests.own_tables import planned, reasons, refusal, rewritten, saved
 from tests.shapes import (
     LABELS,
     PEOPLE,
@@ -85,7 +83,6 @@ def test_columns_are_numbered_with_decimals_and_years(
         ("{day:%d-%m-%Y}_x", ("x",)),
         ("{day:%Y%m%d}_NDVI", ("NDVI",)),
         ("{day:%Y-%m-%d}_B{band}", ("B0", "B1")),
-        ("t{step}_{axis}", ("x", "y")),
         ("step_{step:02}_f{band}", ("f0", "f1")),
     ],
 )
@@ -107,7 +104,6 @@ def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
             time=times[step],
             step=step,
             lag=24 - step,
-            axis="xy"[band],
             band=band,
         )
         for step in range(24 // len(features))
@@ -204,7 +200,6 @@ def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_ro
 
 
 RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
-    "counted from 1": ("time", lambda num: range(1, num + 1)),
     "frames": ("frame", lambda num: range(num)),
     "times": ("Timestamp", lambda num: pd.date_range("2024-03-01", periods=num, freq="20ms")),
     "a name that is no English word": ("Zeit", lambda num: np.arange(num) / 64),
@@ -298,48 +293,30 @@ def lists_table() -> pd.DataFrame:
     return pd.DataFrame(columns).assign(label=LABELS)
 
 
-def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wide, "BLOCK_CELLS", 40)
-    table, files = lists_table(), tmp_path / "set/data"
-    table.to_parquet(tmp_path / "t.parquet")
-    files.mkdir(parents=True)
-    parts = {"test-0-of-1": slice(12, 18), "train-0-of-2": slice(6), "train-1-of-2": slice(6, 12)}
-    for name, rows in parts.items():
-        table[rows].to_parquet(files / f"{name}.parquet")
-    assert expect(tmp_path / "t.parquet").workload.preprocess.columns.features == ("x", "y")
-    for path, num_test in ((tmp_path / "t.parquet", 3), (tmp_path / "set", 6)):
-        with TemporaryDirectory(dir=tmp_path) as scratch:
-            plan = plan_in(Path(scratch), path)
-            assert pq.ParquetFile(plan.table).num_row_groups >= 5  # block by block
-        assert (plan.summary["num_sequences"], plan.summary["num_per_split"]["test"]) == (18, num_test)
+def test_lists_in_the_cells_of_parquet_are_refused_with_the_code_that_writes_a_row_for_each_entry(tmp_path: Path):
+    """As in Hugging Face data sets, also in several files."""
+    table, path = lists_table().assign(boxes=[[[1, 2]]] * len(LABELS)), tmp_path / "set/part-0-of-2.parquet"
+    path.parent.mkdir()
+    table.to_parquet(path)
+    table.to_parquet(path.with_name("part-1-of-2.parquet"))
+    assert f"{path}: the cells of 'x' are lists" in refusal(path.parent)
+    (tmp_path / "splits").mkdir()
+    for name in ("train-0-of-2", "train-1-of-2", "test-0-of-1"):
+        table.assign(rate=0.5).to_parquet(tmp_path / f"splits/{name}.parquet")
+    assert "test-0-of-1.parquet: the cells of 'x' are lists" in refusal(tmp_path / "splits")
+    path, flags = rewritten(refusal(path), tmp_path)
+    assert expect(path, *flags).workload.preprocess.columns.features == ("x", "y")
 
 
-def test_lists_of_words_are_events_and_lists_of_unequal_length_are_refused(tmp_path: Path):
-    table, path = lists_table(), tmp_path / "t.parquet"
-    words = [["none"] * 3 + ["hit"] + ["none"] * (len(cell) - 4) for cell in table["x"]]
-    table.drop(columns="label").assign(event=words).to_parquet(path)
-    plan, data = prepared(path)
-    assert plan.workload.task == "detect" and data.sequences.classes == ("none", "hit")
-    table.assign(z=[cell[1:] for cell in table["x"]]).to_parquet(path)
-    expect(path, "--features", "x,y")
-    with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
-        planned(path)
-
-
-@pytest.mark.parametrize("are_points", [False, True])
-def test_lists_in_the_cells_of_csv_are_refused_with_the_code_that_writes_a_row_for_each_entry(
-    tmp_path: Path, are_points: bool
-):
+def test_lists_in_the_cells_of_csv_are_refused(tmp_path: Path):
     table = lists_table()
     points = [json.dumps(np.stack([*row], axis=1).tolist()) for row in zip(table["x"], table["y"], strict=True)]
-    texts = table.assign(**{name: table[name].map(lambda cell: json.dumps([*cell])) for name in "xy"})
-    texts = pd.DataFrame({"label": LABELS, "LINE": points}) if are_points else texts
-    path, flags = rewritten(refusal(saved(texts, tmp_path / "t.csv")), tmp_path)
-    features = expect(path, *flags).workload.preprocess.columns.features
-    assert features == (("LINE 0", "LINE 1") if are_points else ("x", "y"))
-    short = texts.assign(box="[1, 2, 3, 4]", odd="[1,,2]")
-    path, flags = rewritten(refusal(saved(short, tmp_path / "t.csv")), tmp_path)
-    assert expect(path, *flags)
+    path = saved(
+        pd.DataFrame({"label": LABELS, "box": "[1, 2, 3, 4]", "odd": "[1,,2]", "LINE": points}), tmp_path / "t.csv"
+    )
+    assert "the cells of 'LINE' are lists; if each row is a sequence, write a row for each entry" in refusal(path)
+    texts = table.assign(y=table["y"].map(lambda cell: json.dumps([*cell]))).drop(columns="x")
+    assert "the cells of 'y' are lists" in refusal(saved(texts, path))
 
 
 def test_steps_before_t_are_in_their_order_and_t_is_the_last():
