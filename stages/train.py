@@ -14,8 +14,7 @@ the processes: the first one runs `main`, the others tandem/stage/other_worker.p
 from tandem.runs.inputs import Inputs
 from tandem.runs.record import Record
 from tandem.stage.recorder import Recorder
-from tandem.stage.resuming import locked_training
-from tandem.stage.start import open_context, start
+from tandem.stage.start import locked_training, open_context, start
 from tandem.stop_signals import GracefulStop
 from tandem.terminal.command import sentence_of
 from tandem.tracking.results import write_results

@@ -39,7 +39,7 @@ REGISTRIES = {
 }
 KINDS_OF_DEVICE = "tandem.devices.names"  # this module imports all of them by name
 # Modules of other packages that are a part of a stage.
-PARTS_OF_STAGE = {"train": ("tandem.stage.resuming", "tandem.stage.start", "tandem.stage.other_worker")}
+PARTS_OF_STAGE = {"train": ("tandem.stage.start", "tandem.stage.other_worker")}
 # Components that a stage imports by name, in addition to what its modules import.
 NAMED_BY_STAGE = {"baseline": ("baseline",), "train": ("loop", "trainer"), "speed": ("trainer",)}
 # Components of the workload that a stage does not use, although it imports their package.

@@ -1,5 +1,5 @@
 """Run one stage: `python -m tandem.stage STAGE [WORKLOAD] [DEVICE]`, the cmd of every entry of dvc.yaml. The modules
-beside it are parts of the stage `train` (its start, its epochs, its state, its other workers), and errors.py.
+beside it are parts of the stage `train` (its start, its epochs, its other workers), and errors.py.
 
 The arguments are the stage's name and its item of the matrix; those of `train` end with one seed or more. Exit status:
 0, 1 (failed) or 130 (Ctrl+C); one of several workers also uses 75 and 76 (tandem/training/workers.py). A failure's

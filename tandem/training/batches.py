@@ -1,6 +1,6 @@
 """A split's tensors and the batches taken from them.
 
-Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...).
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real time step), targets (N, ...).
 
 A split has a `data_location`. `load_split` opens it as `host`: its tensors stay in the memory-mapped file, in the
 format safetensors (data/packed.py). For a GPU, a

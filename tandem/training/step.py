@@ -32,10 +32,10 @@ def take_step(step: "Step", batch: Batch, norm: Tensor | None = None) -> Tensor:
     loss summed over the sequences, a scalar on the device. `norm` (1,), if given, gets the norm of the gradients before
     they are clipped.
 
-    The outputs are (B, C), or (B, T, C) with one for each step, in float32 on the device; the loss is a scalar. With
-    several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is over
-    this worker's. Only the last lines change weights, so a step that fails before can be repeated. The forward pass may
-    change buffers: `Step` sets them back.
+    The outputs are (B, C), or (B, T, C) with one for each time step, in float32 on the device; the loss is a scalar.
+    With several workers, the gradients are those of the mean over the sequences of all workers; the returned sum is
+    over this worker's. Only the last lines change weights, so a step that fails before can be repeated. The forward
+    pass may change buffers: `Step` sets them back.
     """
     step.optimizer.zero_grad(set_to_none=True)
     total: Any = None

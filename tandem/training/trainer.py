@@ -41,7 +41,9 @@ class Validation(NamedTuple):
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of one epoch. Losses and score are deterministic; measurements are not."""
+    """The result of one epoch. Losses and score are deterministic, and go to history.csv; measurements and scalars go
+    to timings.csv.
+    """
 
     number: int  # from 1
     learning_rate: float | None  # of the epoch's last step; None for a fitted model, which takes no steps
@@ -51,7 +53,7 @@ class Epoch:
     training: Measurement
     validation: Measurement
     digests: dict[str, str]  # sha256 of the weights after it, the batch order and the random draws
-    scalars: dict[str, float] = field(default_factory=dict)  # what else it measured, each a line of QUANTITIES
+    scalars: dict[str, float] = field(default_factory=dict)  # each a line of QUANTITIES
 
 
 class Trainer:
