@@ -214,14 +214,6 @@ def test_a_forecast_counts_its_inputs_that_are_not_in_the_table(kinds: Path):
         predictor.predict(series[::3])
 
 
-def test_a_forecast_from_a_row_per_sequence_names_the_column_that_is_missing(kinds: Path, tmp_path: Path):
-    lists = pd.read_csv(kinds / "workloads/waves/data/waves.csv").drop(columns="time").apply(lambda cells: [[*cells]])
-    lists.to_parquet(tmp_path / "lists.parquet")
-    result = tandem(kinds, "predict", "waves", str(tmp_path / "lists.parquet"), check=False)
-    words = "lists.parquet as one long table has no column 'time'; it has "
-    assert result.returncode == 1 and words in result.stdout, result.stdout
-
-
 @pytest.mark.long
 def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     before = (kinds / "params.yaml").read_bytes()

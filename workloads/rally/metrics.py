@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tandem.tasks.detect import match_events
-from tandem.tasks.scores import macro_f1, precision_recall_f1
+from tandem.tasks.scores import macro_mean, precision_recall_f1
 
 NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # multiples of the noise of the training
 NUM_SEQUENCES = 500
@@ -33,4 +33,4 @@ def event_f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> 
         actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
         num_matched = len(match_events(actual, found, targets.shape[1]))
         per_class.append(precision_recall_f1(num_matched, len(actual), len(found)))
-    return macro_f1(per_class)
+    return macro_mean(per_class, "f1")
