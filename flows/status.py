@@ -28,7 +28,7 @@ KINDS = {
     "results/hardware/params/": "parameters",
     "results/hardware/code/": "code",
     DEVICES: "machine",
-    "results/": "the training",
+    "results/": "the training's files",
     "": "data",
 }
 NEVER_RAN = "params.yaml (new)"  # DVC lists every input and output of such a stage

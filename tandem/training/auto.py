@@ -118,9 +118,8 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
             "bit of the result"
         )
     number, sentence = choose_kept_threads(trainer, hardware, numbers)
-    return ThreadTuner([number], changes_bits=number > 1), (
-        f"{sentence}; it is kept, because another number would change the last bits of the result (see `tandem check`)"
-    )
+    why = trainer.why_no_steps or "another number would change the last bits of the result (see `tandem check`)"
+    return ThreadTuner([number], changes_bits=number > 1), f"{sentence}; it is kept, because {why}"
 
 
 def why_one_thread(trainer: Trainer, most: int) -> str:
