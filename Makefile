@@ -76,7 +76,7 @@ ui: $(BIN)/.installed  ## run Prefect, MLflow and the deployments on this machin
 doctor:  ## report problems of this machine or environment, and the commands that fix them; ARGS="--json", ARGS="--no-live"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli doctor $(ARGS)
 
-gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the tables; ARGS="--list", ARGS="--minutes 9"
+gpu:  ## run the GPU checks and benchmarks, 25 minutes at most, and print the tables; ARGS="--list", ARGS="--minutes 9"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli gpu $(ARGS)
 
 audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)

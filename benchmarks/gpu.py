@@ -1,4 +1,4 @@
-"""Run every GPU check and benchmark, and print their tables.
+"""Run the GPU checks and benchmarks, and print their tables.
 
 A piece is one or more commands, each a process. Their output goes to <out>/<piece>.txt as it is printed, their exit
 statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue. Finished work is
@@ -13,7 +13,7 @@ The trainings run in a copy of the project, <out>/project, so that this project'
 
     tandem gpu                       # the remaining pieces, most important first, 25 minutes at most
     tandem gpu --list                # the pieces, their purpose and their progress
-    tandem gpu --pieces tests advice # only these; --again repeats finished ones
+    tandem gpu --pieces tests guides # only these; --again repeats finished ones
     tandem gpu --minutes 9           # if a command has a time limit: repeat until all is done
     tandem gpu --table               # the results so far as Markdown, for docs/gpu.md
 
@@ -58,7 +58,6 @@ SEEDS = [0, 1, 2]  # of the pairs that measure the speed-up: three give an inter
 FIRST = ("device", "hardware", "prepare-")  # other pieces need what they make
 CORE_TESTS = "tests/gpu/test_gpu.py"
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
-TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
 COMPARED = (
     "workload", "device", "score", "s an epoch", "samples/s", "training, s", "MiB of tensors", "MiB of the process",
@@ -81,7 +80,7 @@ def main(options: Namespace) -> Result:
     out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
     if not options.table and (missing := missing_packages()):
         raise ValueError(f"needs {', '.join(NEEDED)}; {missing}")
-    all_pieces = pieces(out, options.quick)
+    all_pieces = pieces(options.quick)
     names = [piece.name for piece in all_pieces]
     if unknown := [name for name in options.pieces or () if name not in names]:
         raise WrongArgument(f"piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
@@ -116,7 +115,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="(results/gpu, or results/gpu-quick)")
 
 
-def pieces(out: Path, quick: bool) -> list[Piece]:
+def pieces(quick: bool) -> list[Piece]:
     """All pieces, most important first. The pieces for the CPU are for comparison."""
     workloads = load_params().workloads
 
@@ -135,15 +134,12 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     every = ("sign",) if quick else ("sign", "pen", "price", "rally")  # the benchmarks' own
 
     # Each workload is a command, so that an interrupted piece resumes at its workload.
-    def throughput(
-        name: str, device: str, size: str, contenders: Sequence[str], selected: Sequence[str] = every, rounds: int = 5
-    ) -> tuple[tuple[str, ...], ...]:
-        length = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", str(rounds), "--seconds", "1")
-        among = ("--contenders", *contenders) if contenders else ()
+    def throughput(size: str, contenders: Sequence[str], *workloads: str) -> tuple[tuple[str, ...], ...]:
+        length = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
         return tuple(
-            ("benchmarks.throughput", "--device", device, "--size", size, "--workloads", workload, *among,
-             *length, "--json", str(out / f"{name}-{workload}.rounds.json"))
-            for workload in selected
+            ("benchmarks.throughput", "--device", "cuda", "--size", size, "--workloads", workload,
+             "--contenders", *contenders, *length)
+            for workload in workloads
         )  # fmt: skip
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
@@ -158,8 +154,6 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
             Piece(f"{workload}-cpu", f"{workload} trained and evaluated on the CPU", on("cpu", workload), 180,
                   needs_gpu=False),
         ]  # fmt: skip
-
-    short = ("--rounds", "2", "--seconds", "0.1") if quick else ()
 
     def prepared(workload: str) -> tuple[tuple[str, ...], ...]:
         return tuple(("tandem.stage", name, workload) for name in ("preprocess", "baseline"))
@@ -177,17 +171,15 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
         Piece("graph", "a captured step compared with an eager one: sign",
-              throughput("graph", "cuda", "guides", ("tandem", "tandem graph"), ("sign",)), 120),
+              throughput("guides", ("tandem", "tandem graph"), "sign"), 120),
         Piece("precisions", "a captured step in each precision of the GPU: sign and pen",
-              throughput("precisions", "cuda", "params",
-                         [f"tandem graph, {name}" for name in ("fp32", "tf32", "bf16", "fp16")],
-                         ("sign", "pen")[: 1 if quick else 2]), 150),
+              throughput("params", [f"tandem graph, {name}" for name in ("fp32", "tf32", "bf16", "fp16")],
+                         *every[:2]), 150),
         Piece("replicate", "sign with the other seeds on the GPU",
               (("tandem.stage", "replicate", "sign", "cuda"), ("tandem.stage", "evaluate", "sign", "cuda")),
               120),
         Piece("streaming", "streamed data, with eager steps, compared with data on the GPU, eager and captured: rally",
-              throughput("streaming", "cuda", "params", ("tandem, streamed", "tandem", "tandem graph"),
-                         ("sign" if quick else "rally",)), 150),
+              throughput("params", ("tandem, streamed", "tandem", "tandem graph"), every[-1]), 150),
         Piece("probe", "steps after a probe compared with steps before it",
               (tests("gpu", "-s", "tests/diagnosis/test_probe.py",
                      "-k", "profile" if quick else "profile or after_a_probe"),), 60, in_copy=False),
@@ -195,33 +187,13 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
                 (("tandem.stage", "speed", name),), 180) for name in workloads if name != "sign"),
         Piece("compare", "the comparison of both devices", (("tandem.stage", "compare"),), 60, needs_gpu=False),
         Piece("guides", "throughput at the guides' sizes, main contenders",
-              throughput("guides", "cuda", "guides", TELLING), 180),
-        Piece("folklore", "the claims of popular guides, measured",
-              (("benchmarks.folklore", *(("cell", "--seconds", "0.1") if quick else ()), "--device", "cuda"),),
-              180),
+              throughput("guides", ("plain tuned", "tandem", "tandem graph", "floor", "graph floor", "lightning tuned"),
+                         *every), 180),
         Piece("tests", "every other test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name)
                     for name in (gpu_tests[:1] if quick else gpu_tests)), 180, in_copy=False, are_independent=True),
         Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 180,
               in_copy=False),
-        Piece("advice", "the probe's predictions compared with measured gains",
-              tuple(("benchmarks.costs", "advice", "--device", "cuda", "--workloads", name,
-                     *(short or ("--rounds", "3", "--seconds", "1"))) for name in every), 180),
-        Piece("sampling", "the cost of measuring",
-              (("benchmarks.costs", "sampling", "--device", "cuda", "--workloads", *every,
-                *(short or ("--rounds", "10"))),), 120),
-        Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
-              tuple(("benchmarks.workers", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
-                    for device in ("cuda", "cpu")), 180),
-        Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
-              throughput("guides-cpu", "cpu", "guides", ("plain tuned", "tandem", "tandem auto")), 180,
-              needs_gpu=False),
-        Piece("guides-all", "throughput at the guides' sizes, all contenders",
-              throughput("guides-all", "cuda", "guides", (), rounds=3), 180),
-        Piece("params", "throughput with the settings of params.yaml",
-              throughput("params", "cuda", "params", (*TELLING, "tandem auto graph")), 180),
-        Piece("huge", "throughput at sizes dominated by arithmetic",
-              throughput("huge", "cuda", "params" if quick else "huge", (*TELLING, "tandem auto graph")), 180),
     ]  # fmt: skip
 
 
@@ -287,9 +259,9 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
         if about_of(out, piece)["state"] == "done" and not again:
             print(f"{title}: done before", flush=True)
             continue
-        if reason := why_not(piece, no_gpu):
-            print(f"{title}: skipped: {reason}", flush=True)
-            write_json(out / f"{piece.name}.json", {"state": "skipped", "reason": reason, "commands": []})
+        if piece.needs_gpu and no_gpu:
+            print(f"{title}: skipped: no GPU: {no_gpu}", flush=True)
+            write_json(out / f"{piece.name}.json", {"state": "skipped", "reason": f"no GPU: {no_gpu}", "commands": []})
             continue
         remaining = end - time.monotonic()
         if remaining < min(60.0, piece.seconds):
@@ -322,10 +294,6 @@ def answer(results: Path) -> list[str]:
         fast = f"sign: {SpeedUp(**speed['speed_up']).sentence(*speed['sides'])}"
     bound = [f"sign: {lines['bound']}"] if "bound" in lines else []
     return ["", f"sign: {lines['device']}", fast, *bound, ""]
-
-
-def why_not(piece: Piece, no_gpu: str) -> str:
-    return f"no GPU: {no_gpu}" if piece.needs_gpu and no_gpu else ""
 
 
 def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
@@ -455,7 +423,7 @@ def number(value: float | None, style: str) -> str:
 def markdown(path: Path) -> Iterator[str]:
     """The parts of a piece's output for a document: headings, tables and lists, or its last line."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    selected = [line for line in lines if line.startswith(("| ", "|-", "## ", "- ", "Off by"))]
+    selected = [line for line in lines if line.startswith(("| ", "|-", "## ", "- "))]
     before = ""
     for line in selected or lines[-1:]:
         if line[0] != before[:1] and before:

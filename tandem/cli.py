@@ -37,7 +37,7 @@ COMMANDS = {
     "show": Command("flows.show", "list results and experiments"),
     "doctor": Command("flows.doctor", "check this machine and project"),
     "ui": Command("flows.ui", "run Prefect and MLflow on this machine until Ctrl+C"),
-    "gpu": Command("benchmarks.gpu", "run every check and benchmark for a GPU"),
+    "gpu": Command("benchmarks.gpu", "run the checks and benchmarks for a GPU"),
 }
 
 

@@ -155,10 +155,10 @@ def test_every_target_of_make_has_its_commands(target: str):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_every_piece_of_make_gpu_reads_its_arguments(tmp_path: Path, quick: bool):
+def test_every_piece_of_make_gpu_reads_its_arguments(quick: bool):
     from tandem.stage import parse
 
-    commands = [command for piece in gpu.pieces(tmp_path, quick) for command in piece.commands]
+    commands = [command for piece in gpu.pieces(quick) for command in piece.commands]
     benchmarks = []
     for module, *words in commands:
         if module == "tandem.stage":
@@ -167,7 +167,7 @@ def test_every_piece_of_make_gpu_reads_its_arguments(tmp_path: Path, quick: bool
             assert all((ROOT / word).is_file() for word in words if word.endswith(".py"))
         else:
             benchmarks.append([module, *words])
-    assert len(benchmarks) > 7
+    assert len(benchmarks) > 4
     assert problems_of(benchmarks) == {}
 
 
