@@ -27,7 +27,6 @@ from tandem.devices.graphs import NUM_WARMUPS
 from tandem.devices.hardware import detect_hardware
 from tandem.devices.memory import keep_freed_memory
 from tandem.devices.names import is_accelerator, kind_of
-from tandem.diagnosis.counts import main_precision
 from tandem.files import prepared_dir, read_json
 from tandem.models import Shape
 from tandem.params.loading import load_workload
@@ -38,11 +37,9 @@ from tandem.training.batches import TENSORS, Split
 from tandem.training.context import num_velocities
 from tandem.training.execution import CPU, autocast, open_device
 from tandem.training.opening import make_trial
-from tandem.training.step import Step
 from tandem.training.trainer import Trainer
 from tandem.training.trials import one_batch, repeated_step
 
-PEERS = ("lightning", "accelerate")
 WAIT_SECONDS = 0.1
 TUNED, STREAMED = {"tuned": True}, {"is_streamed": True}
 
@@ -82,25 +79,16 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """The contenders for this device, and a description of what `precision: auto` chooses there."""
     contender = Contender(tandem, step=case.settings.step, is_tandem=True)
     best, message = choose_precision(open_trainer(case, contender, device), device)
-    installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], is_accelerator(device)
     entered = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
-    entered["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
-    if not is_cuda:
-        entered["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
-    if "accelerate" in installed:
-        entered["accelerate"] = Contender(accelerate)
-    if "lightning" in installed:
+    if importlib.util.find_spec("lightning"):
         entered |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
     if best != "fp32":
-        entered[f"plain, {best}"] = Contender(plain, best)
         entered[f"plain tuned, {best}"] = Contender(plain_tuned, best)
-        if "lightning" in installed:
-            entered[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
     for chosen in dict.fromkeys(("fp32", best)):
         name, suffix = ("tandem", "") if chosen == "fp32" else ("tandem auto", f", {chosen}")
         entered[name] = Contender(tandem, chosen, is_tandem=True)
         entered[f"floor{suffix}"] = Contender(floor, chosen, is_tandem=True)
-        if is_cuda:
+        if is_accelerator(device):
             entered[f"{name} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
             entered[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
     return entered, message
@@ -136,7 +124,7 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     trainer = make_trial(split, shape, task, settings, opened)
     if contender.options.get("is_streamed"):
         trainer.train_split.tensors, trainer.train_split.data_location = split.tensors, "host"
-    if not contender.is_tandem and not contender.options.get("own_network"):
+    if not contender.is_tandem:
         trainer.model = Usual(trainer.model)
     return trainer
 
@@ -179,8 +167,8 @@ class StepTimer:
     alone would queue hundreds of them, and a round would take minutes.
     """
 
-    def __init__(self, pipe: Connection, step: Step) -> None:
-        self.pipe, self.step, self.device = pipe, step, step.execution.device
+    def __init__(self, pipe: Connection, device: Device) -> None:
+        self.pipe, self.device = pipe, device
         self.count, self.next_wait, self.start, self.end = 0, 1, time.perf_counter(), 0.0
 
     def __call__(self) -> None:
@@ -194,7 +182,7 @@ class StepTimer:
             self.next_wait += max(1, int(self.count * seconds / (now - self.start)))
             return
         try:
-            self.pipe.send((self.count, time.perf_counter() - self.start, main_precision(self.step)))
+            self.pipe.send((self.count, time.perf_counter() - self.start))
             seconds, threads = self.pipe.recv()
         except (EOFError, OSError):
             raise Over from None
@@ -213,7 +201,7 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
     os.chdir(folder)
     try:
         trainer = open_trainer(case, contender, device)
-        contender.loop(trainer, StepTimer(pipe, trainer.step), contender, **contender.options)
+        contender.loop(trainer, StepTimer(pipe, trainer.device), contender, **contender.options)
     except Over:
         pass
     except Exception as error:
@@ -258,14 +246,9 @@ def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
         tick()
 
 
-def loader(trainer: Trainer, num_workers: int = 0) -> Any:
-    tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
-    # fork: the default of a loader on Linux, but not in a process that a fork server started.
-    options = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
-    return DataLoader(
-        TensorDataset(*tensors), trainer.settings.batch_size, shuffle=True, num_workers=num_workers,
-        pin_memory=trainer.device.is_accelerator, **options,
-    )  # fmt: skip
+def loader(trainer: Trainer) -> Any:
+    data = TensorDataset(*(trainer.train_split.tensors[name].cpu() for name in TENSORS))
+    return DataLoader(data, trainer.settings.batch_size, shuffle=True, pin_memory=trainer.device.is_accelerator)
 
 
 def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -288,12 +271,10 @@ def usual_step(
     return loss.detach()
 
 
-def plain(
-    trainer: Trainer, tick: StepTimer, contender: Contender, num_workers: int = 0, own_network: bool = False
-) -> None:
+def plain(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     device = trainer.device.torch_device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate)
-    batches = loader(trainer, num_workers)
+    batches = loader(trainer)
     while True:
         total = 0.0
         for tensors in batches:
@@ -314,24 +295,6 @@ def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
             total += usual_step(trainer, optimizer, batch, contender)
             tick()
         total.item()
-
-
-def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    from accelerate import Accelerator
-
-    helper = Accelerator(cpu=not trainer.device.is_accelerator)
-    model, optimizer, batches = helper.prepare(
-        trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.settings.learning_rate), loader(trainer)
-    )
-    while True:
-        for tensors in batches:
-            optimizer.zero_grad()
-            loss = loss_of(trainer, model, tensors)
-            helper.backward(loss)
-            if trainer.settings.max_grad_norm:
-                helper.clip_grad_norm_(model.parameters(), trainer.settings.max_grad_norm)
-            optimizer.step()
-            tick()
 
 
 class Resident:
@@ -376,18 +339,12 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
         def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
             return batch
 
-        def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
-            # Lightning rejects a fused optimizer under bf16 because of loss scaling, which bf16 does not use.
-            if gradient_clip_val:
-                nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
-
     warnings.simplefilter("ignore")
     lightning_trainer = L.Trainer(
         accelerator="gpu" if trainer.device.is_accelerator else "cpu",
         devices=1,
         max_epochs=-1,
         gradient_clip_val=trainer.settings.max_grad_norm or None,
-        precision="bf16-mixed" if contender.precision == "bf16" else None,
         barebones=tuned,
     )
     lightning_trainer.fit(Tuned() if tuned else Module(), Resident(trainer) if tuned else loader(trainer))

@@ -2,18 +2,16 @@
 
     python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
     python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2
-    python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
     python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
 
 Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one dimension
-at a time; the values are those of VALUES below, or --values for a single axis. Data are random numbers.
+at a time; the values are those of VALUES below. Data are random numbers.
 benchmarks/throughput.py describes the measurement: one process each, with all values of an axis in turns, so that a
 slow minute does not look like a trend.
 
 Expected: samples/s do not fall with the number of sequences; the time of a step grows at most in proportion to its
-arithmetic, and hardly at all while a small batch or width leaves the device idle. The share of peak (FLOP/s over those
-of a large matrix product) shows how much more is possible. With many sequences, a round sees only a part of them, in an
-epoch's order, so its batches come from the whole data.
+arithmetic, and hardly at all while a small batch or width leaves the device idle. With many sequences, a round sees
+only a part of them, in an epoch's order, so its batches come from the whole data.
 """
 
 import argparse
@@ -27,7 +25,6 @@ from benchmarks.throughput import (
     WORKLOADS,
     Rounds,
     command,
-    flop_per_sample,
     measure_rounds,
     measuring,
 )  # fmt: skip
@@ -51,43 +48,26 @@ def main() -> None:
     base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
     print(f"{machine_sentence(options.device)}\n\n`{command()}`\n\n{base.name}: {base.summary()}", flush=True)
     for axis in options.axes:
-        try:
-            cases = {value: changed(base, axis, value) for value in options.values or VALUES[axis]}
-        except ValueError as error:
-            raise SystemExit(f"error: {error}") from None
-        flop = {value: flop_per_sample(case, options.device) for value, case in cases.items()}
+        cases = {value: changed(base, axis, value) for value in VALUES[axis]}
         rounds = measure_rounds(
             {(value, name): (case, loop) for value, case in cases.items() for name, loop in entered.items()}, options
         )
-        columns = (axis, "contender", "samples/s", "seconds a step", "times the plain loop", "of peak")
+        columns = (axis, "contender", "samples/s", "seconds a step", "times the plain loop")
         print(f"\n## {axis}\n\n{header(*columns)}")
         for entry in rounds.rates:
-            print(row_of(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
-        print()
-        for name in entered:
-            print(f"- {name}: {trend(axis, name, cases, rounds)}", flush=True)
+            print(row_of(entry, cases[entry[0]], rounds), flush=True)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, default="sign", help="(sign)")
     parser.add_argument("--axes", nargs="+", choices=tuple(VALUES), default=list(VALUES), help="(all)")
-    parser.add_argument("--values", nargs="+", type=int, metavar="N", help="on the one axis of --axes")
-    options = measuring(parser, rounds=3, seconds=0.4, threads="1")
-    if options.values and len(options.axes) > 1:
-        parser.error(f"--values go with one axis; --axes has {len(options.axes)}: {', '.join(options.axes)}")
-    return options
+    return measuring(parser, rounds=3, seconds=0.4, threads="1")
 
 
 def changed(base: Case, axis: str, value: int) -> Case:
-    """`base` with `value` on that axis. Raises ValueError if there is no such training."""
+    """`base` with `value` on that axis."""
     settings, data = base.settings, base.data
-    num_heads = getattr(settings.model, "num_heads", 1)
-    if value < 1 or axis == "width" and value % num_heads or axis == "sequences" and value < settings.batch_size:
-        raise ValueError(
-            f"{axis} is {value}; accepted: 1 or more, a width that {num_heads} heads divide, "
-            f"sequences for a batch of {settings.batch_size}"
-        )
     assert data is not None
     if axis == "batch":
         settings = replace(settings, batch_size=value)
@@ -102,27 +82,14 @@ def changed(base: Case, axis: str, value: int) -> Case:
     return Case(base.workload, settings, replace(data, num_sequences=number))
 
 
-def row_of(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
+def row_of(entry: Entry, case: Case, rounds: Rounds) -> str:
     value, name = entry
     rates = rounds.rates[entry]
     if not rates:
-        return row(f"{value:,}", name, f"not measured: {rounds.missing_reasons[entry]}", *[""] * 3)
+        return row(f"{value:,}", name, f"not measured: {rounds.missing_reasons[entry]}", *[""] * 2)
     step = case.settings.batch_size / statistics.median(rates)
     ratios = quartiles(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
-    of_peak = rounds.of_peak(entry, flop)
-    return row(f"{value:,}", name, quartiles(rates, ",.0f"), f"{step:.3g}", ratios, f"{of_peak:.3f}")
-
-
-def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
-    """The change from the first value on the axis to the last."""
-    measured = [value for value in cases if rounds.rates[value, name]]
-    if len(measured) < 2:
-        return "too few values were measured"
-    low, high = measured[0], measured[-1]
-    ratios = rounds.ratios((high, name), (low, name))
-    longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
-    steps = f"a step takes {longer:.2f} times as long, samples/s are {quartiles(ratios, '.2f')} times as many"
-    return f"{high / low:g} times the {axis}: {steps}"
+    return row(f"{value:,}", name, quartiles(rates, ",.0f"), f"{step:.3g}", ratios)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
 """Training throughput of Tandem's loop and of common loops, with the same model, data, batch and steps.
 
     python -m benchmarks.throughput                                  # the four workloads of params.yaml, 5 to 9 minutes
-    python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
+    python -m benchmarks.throughput --size guides                    # at the sizes of the guides that Tandem replaces
     python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
     python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
-Sizes (--size): params trains on the prepared data (`dvc repro` first); guides and huge on random numbers from a fixed
-seed, because speed does not depend on the numbers. huge is dominated by arithmetic: a round takes minutes on a CPU.
+Sizes (--size): params trains on the prepared data (`dvc repro` first), guides on random numbers from a fixed seed,
+because speed does not depend on the numbers.
 
 Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping; what is
 fair about it is in benchmarks/README.md.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the baseline
 - plain tuned: the loop that a good engineer writes without a framework
-- plain, 2 workers: a loader with 2 processes that persist between epochs
-- plain, Tandem's network (CPU): separates the network's effect from the loop's
-- accelerate, lightning default, lightning tuned: only if installed, in their own environment
+- lightning default, lightning tuned: only if it is installed, in its own environment
 - tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
-  If that is not fp32, the plain loops and lightning tuned also run at that precision
+  If that is not fp32, the tuned loop also runs at that precision
 - tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both. Only by name: tandem graph, bf16 (or
   another precision of the GPU); tandem, streamed: eager, from the host's memory
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
@@ -27,14 +25,12 @@ The contenders take turns in rounds of equal length, in reverse order every othe
 device is synchronized at both ends of a round.
 
 Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
-per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
-the rate of a large matrix product in the precision of most of its arithmetic, also measured in every round.
+per step; share of the floor of the same precision (of the graph floor if there is one).
 
 All contenders omit learning rate schedule, augmentation, validation and the ragged last batch of an epoch.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import shlex
@@ -43,15 +39,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.contenders import (
-    PEERS,
     Case,
     Contender,
     compete,
@@ -59,8 +52,6 @@ from benchmarks.contenders import (
     floor,
     graph_floor,
     on_request,
-    open_trainer,
-    tandem,
 )  # fmt: skip
 from benchmarks.folklore import Data
 from benchmarks.markdown import header, machine_sentence, quartiles, row
@@ -69,21 +60,18 @@ from tandem.devices.device import Device
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
 from tandem.devices.names import KINDS, is_accelerator, kind_of
-from tandem.diagnosis.counts import count_flop
-from tandem.diagnosis.probe import peak_rate
 from tandem.machine.interleaving import interleave
 from tandem.models import Shape
 from tandem.params.loading import load_workload
 from tandem.params.schema import Augment
-from tandem.training.trials import one_batch
 
-PACKAGES = ("torch", *PEERS)
+PACKAGES = ("torch", "lightning")
 WORKLOADS = ("sign", "pen", "price", "rally")
 NO_AUGMENT = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
 FREE_MIB = 1024  # of a GPU, for the steps of all contenders
 NUM_TRIES = 3  # rounds per number of threads, including one warm-up
-HEADER = header("contender", "threads", "samples/s", "ms a step", "times the plain loop", "of the floor", "of peak")
+HEADER = header("contender", "threads", "samples/s", "ms a step", "times the plain loop", "of the floor")
 
 
 def random_case(
@@ -110,55 +98,39 @@ SIZES: dict[str, Callable[[], list[Case]]] = {
         random_case("price", 32, 30, 3, 10, hidden_size=128),
         random_case("rally", 8, 64, 3, 5, hidden_size=128),
     ],
-    "huge": lambda: [
-        random_case("sign", 2048, 20, 64, 15, hidden_size=1024, **ONE_WAY),
-        random_case("pen", 1024, 128, 4, 10, hidden_size=768, num_heads=12, num_layers=6, feedforward_size=3072),
-        random_case("price", 2048, 30, 3, 10, hidden_size=1024),
-        random_case("rally", 1024, 64, 3, 5, hidden_size=512),
-    ],
 }
 
 
 @dataclass
 class Rounds:
-    """Samples/s of every contender, and FLOP/s of a large matrix product, by precision and threads: one per round."""
+    """Samples/s of every contender, one per round."""
 
     rates: dict[Any, list[float]]
-    peaks: dict[tuple[str, int], list[float]]
     threads: dict[Any, int]  # contender -> its number of threads
-    precisions: dict[Any, str]  # contender -> that of most of its arithmetic
     missing_reasons: dict[Any, str]  # contender -> why it has no result
 
     def ratios(self, one: Any, base: Any) -> list[float]:
         """Ratios within the rounds, because a machine's speed drifts."""
         return [rate / other for rate, other in zip(self.rates[one], self.rates[base], strict=True)]
 
-    def of_peak(self, one: Any, flop_per_sample: float) -> float:
-        pairs = zip(self.rates[one], self.peaks[self.precisions[one], self.threads[one]], strict=True)
-        return statistics.median(rate * flop_per_sample / peak for rate, peak in pairs)
-
 
 def main() -> None:
     options = parse()
     print(f"{machine_sentence(options.device, PACKAGES)}\n\n`{command()}`", flush=True)
-    results = []
     for case in SIZES[options.size]():
         if case.workload not in options.workloads:
             continue
         case = replace(case, settings=replace(case.settings, threads=1))  # until the fastest number is found
         try:
-            results.append(measure_case(case, options))
+            measure_case(case, options)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
         free_cache(kind_of(options.device)())  # outside the `except`, because the error references the case's tensors
-        if options.json:
-            origin = {"machine": machine_sentence(options.device, PACKAGES), "command": command()}
-            options.json.write_text(json.dumps({**origin, "cases": results}, indent=1))
 
 
-def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+def measure_case(case: Case, options: argparse.Namespace) -> None:
     try:
         entered, message = contenders(case, options.device)
     except OSError as error:
@@ -166,25 +138,22 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     if options.contenders:
         available = entered | on_request(options.device)
         entered = {name: contender for name, contender in available.items() if name in ("plain", *options.contenders)}
-    flop = flop_per_sample(case, options.device)
     rounds = measure_rounds({name: (case, contender) for name, contender in entered.items()}, options)
     print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
-        print(row_of(name, case, entered, rounds, flop), flush=True)
+        print(row_of(name, case, entered, rounds), flush=True)
     print(f"\n{tf32_line(entered, kind_of(options.device)().precisions())}", flush=True)
-    return record(case, entered, rounds, flop, message)
 
 
-def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
+def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds) -> str:
     rates = rounds.rates[name]
     if not rates:
-        return row(name, "", f"not measured: {rounds.missing_reasons[name]}", *[""] * 4)
+        return row(name, "", f"not measured: {rounds.missing_reasons[name]}", *[""] * 3)
     ratios = quartiles(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
     base = floor_for(name, entered, rounds)
     of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
     step = 1000 * case.settings.batch_size / statistics.median(rates)
-    of_peak = rounds.of_peak(name, flop)
-    return row(name, rounds.threads[name], quartiles(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
+    return row(name, rounds.threads[name], quartiles(rates, ",.0f"), f"{step:.3g}", ratios, of_floor)
 
 
 def tf32_line(entered: dict[str, Contender], precisions: Sequence[str]) -> str:
@@ -203,24 +172,11 @@ def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
     return ""
 
 
-def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, message: str) -> dict[str, Any]:
-    """All rounds, for JSON, so that other tables need no second run."""
-    content = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
-    peaks = {f"{name}, {threads} threads": rates for (name, threads), rates in rounds.peaks.items()}
-    content |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
-    for name, contender in entered.items():
-        settings = {"precision": contender.precision, "step": contender.step, "threads": rounds.threads[name]}
-        results = {"samples_per_second": rounds.rates[name], "missing_reasons": rounds.missing_reasons.get(name)}
-        content["contenders"][name] = {**settings, **{key: value for key, value in results.items() if value}}
-    return content
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=tuple(SIZES), default="params", help="what is trained (params)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="beside the plain loop (all that apply)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     return measuring(parser, rounds=5, seconds=2.0, threads="best")
 
 
@@ -253,19 +209,6 @@ def command() -> str:
     return shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
 
-def flop_per_sample(case: Case, device: str) -> float:
-    if case.data:  # one batch suffices for counting
-        case = replace(case, data=replace(case.data, num_sequences=case.settings.batch_size))
-    trainer = open_trainer(case, Contender(tandem, is_tandem=True), device)
-    return count_flop(trainer, one_batch(trainer, case.settings.batch_size)) / case.settings.batch_size
-
-
-def peak_of(of_precision: str, threads: int, device: Device) -> float:
-    """FLOP/s of a large matrix product."""
-    torch.set_num_threads(threads)
-    return peak_rate(device, of_precision)
-
-
 # Measurement.
 
 
@@ -287,16 +230,13 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
                 name: partial(worker.turn, options.seconds) for name, worker in workers.items()
             }
             threads = {name: worker.threads for name, worker in workers.items()}
-            precisions = {name: worker.precision for name, worker in workers.items()}
-            kinds = dict.fromkeys((precisions[name], threads[name]) for name in workers)
-            peaks = {("peak", *kind): partial(peak_of, *kind, kind_of(options.device)()) for kind in kinds}
-            measured = interleave(turns | peaks, options.rounds + 1)
+            measured = interleave(turns, options.rounds + 1)
         finally:
             for worker in workers.values():
                 worker.close()
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
     rates = {name: [] if name in failed else measured[name][1:] for name in workers}
-    return Rounds(rates, {kind: measured["peak", *kind][1:] for kind in kinds}, threads, precisions, failed)
+    return Rounds(rates, threads, failed)
 
 
 def has_room(device: Device) -> bool:
@@ -333,7 +273,6 @@ class Worker:
 
     def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
         self.batch_size, self.threads, self.failed = case.settings.batch_size, case.settings.threads, ""
-        self.precision = contender.precision  # of most of its arithmetic; its process knows it after a step
         self.pipe, other = start.Pipe()
         self.process = start.Process(target=compete, args=(other, case, contender, device, folder))
         self.process.start()
@@ -370,8 +309,7 @@ class Worker:
         if isinstance(message, str):
             self.failed = message
             return 0, 0.0
-        count, seconds, self.precision = message
-        return count, seconds
+        return message
 
     def close(self) -> None:
         self.pipe.close()  # this ends the process

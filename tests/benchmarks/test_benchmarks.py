@@ -3,7 +3,6 @@
 import importlib.util
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,16 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import contenders, costs, folklore, throughput, workers
+from benchmarks import contenders, costs, throughput, workers
 from benchmarks.contenders import (
     TUNED,
     Case,
     Contender,
     Over,
     StepTimer,
-    accelerate,
     floor,
-    graph_floor,
     lightning,
     loss_of,
     open_trainer,
@@ -44,11 +41,9 @@ CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
 REFERENCE = Contender(plain)
 PEERS = {
-    "plain, Tandem's network": Contender(plain, options={"own_network": True}),
     "plain tuned": Contender(plain_tuned),
     "tandem": Contender(tandem, is_tandem=True),
     "floor": Contender(floor, is_tandem=True),
-    "accelerate": Contender(accelerate),
     "lightning default": Contender(lightning),
     "lightning tuned": Contender(lightning, options=TUNED),
 }
@@ -103,9 +98,8 @@ def test_the_usual_networks_equal_tandems(case: Case):
 def test_every_contender_takes_the_same_first_step(
     case: Case, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    peer = name.split()[0]
-    if peer in ("accelerate", "lightning") and not importlib.util.find_spec(peer):
-        pytest.skip(f"{peer} is not installed")
+    if name.startswith("lightning") and not importlib.util.find_spec("lightning"):
+        pytest.skip("lightning is not installed")
     monkeypatch.chdir(tmp_path)  # where Lightning leaves its log
     case = one_batch_long(case)
     expected, actual = first_step(case, REFERENCE), first_step(case, PEERS[name])
@@ -163,7 +157,7 @@ def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypa
 @pytest.mark.long
 def test_a_contender_that_cannot_run_is_absent_with_its_reason():
     case = CASES[NAMES.index("price")]
-    entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
+    entered = {"plain": (case, REFERENCE), "graph": (case, replace(PEERS["tandem"], step="graph"))}
     rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
@@ -196,14 +190,12 @@ def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch:
             raise EOFError from None
 
     monkeypatch.setattr(contenders, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    execution = SimpleNamespace(device=Gpu(), precision="fp32")
-    step = SimpleNamespace(execution=execution, kernels_used=set(), model=torch.nn.Identity(), weights=[])
-    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), step)
+    timer = StepTimer(SimpleNamespace(send=sent.append, recv=recv), Gpu())
     with pytest.raises(Over):
         for _ in range(1000):
             timer.device.num_queued += 1
             timer()
-    assert sent == [(1, 1.0, "fp32"), (3, 3.0, "fp32"), (3, 3.0, "fp32")]
+    assert sent == [(1, 1.0), (3, 3.0), (3, 3.0)]
 
 
 def test_a_table_says_which_rows_have_tf32():
@@ -219,21 +211,3 @@ def test_a_card_with_one_precision_has_no_choice_to_measure(monkeypatch: pytest.
     trainer = SimpleNamespace(device=CPU)
     expected = "fp32", "precision fp32, the only one that `precision: auto` tries here"
     assert contenders.choose_precision(trainer, "cpu") == expected
-
-
-def test_a_claim_after_that_of_determinism_is_measured_without_filled_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
-    monkeypatch.setattr(folklore, "DATA", {})
-    assert list(folklore.deterministic(CPU, 0.0)) == [folklore.HEADER]
-    assert not torch.utils.deterministic.fill_uninitialized_memory and not torch.backends.cudnn.benchmark
-
-
-def test_the_marks_that_torch_puts_around_an_optimizer_are_no_kernels(monkeypatch: pytest.MonkeyPatch):
-    """They appear on the GPU's timeline too, as long as the kernels between them."""
-    events = [("aten::mm", "CPU", False), ("gemm", "CUDA", False), ("Optimizer.step#AdamW.step", "CUDA", True)]
-    profiled = [
-        SimpleNamespace(name=name, device_type=SimpleNamespace(name=device), is_user_annotation=is_mark)
-        for name, device, is_mark in events
-    ]
-    monkeypatch.setattr(folklore, "profile", lambda **_: nullcontext(SimpleNamespace(events=lambda: profiled)))
-    assert folklore.count_operators(folklore.training("sign", CPU, num_sequences=16)) == (1, 1)
