@@ -25,6 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,7 +37,7 @@ from ruamel.yaml import YAML
 from benchmarks.markdown import header, machine_sentence, quartiles, row
 from benchmarks.sandbox import STAGE, call, environment, make_ready, write_params
 from tandem.devices.hardware import detect_hardware
-from tandem.devices.names import is_accelerator, kind_of
+from tandem.devices.names import is_accelerator
 from tandem.files import STATE, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.loading import load_params, load_workload
@@ -196,17 +197,14 @@ def sampling(
     and counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once with
     and once without; every other pair runs in reverse order. Both are timed from outside.
 
-    The ratio of the times is with / without: the median over the pairs, with quartiles. The table also has an empty
-    epoch and an empty training, and on a GPU each NVML query by itself.
+    The ratio of the times is with / without: the median over the pairs, with quartiles.
     """
-    from tandem.devices import nvml
     from tandem.diagnosis import probe
-    from tandem.machine.measure import measure, sampled
     from tandem.machine.sampler import SAMPLE_SECONDS
 
     thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if is_accelerator(device) else "no thread"
     print(f"device {device} ({thread})\n")
-    print(header("workload", "with / without, median [quartiles]", "empty epoch, ms", "empty training, ms"))
+    print(header("workload", "with / without, median [quartiles]"))
     for workload in workloads:
         trainer = open_prepared(workload, device)
         steps, count = probe.epochs(trainer.training_steps), 1
@@ -217,14 +215,7 @@ def sampling(
             order = (bool(number % 2), not number % 2)
             times = {is_sampled: seconds_of_steps(trainer, steps, count, is_sampled) for is_sampled in order}
             ratios.append(times[True] / times[False])
-        with sampled(trainer.device):
-            epoch = median_ms(rounds, inside, measure, trainer.device)
-        whole = median_ms(rounds, inside, sampled, trainer.device)
-        print(row(workload, quartiles(ratios, ".4f"), f"{epoch:.3f}", f"{whole:.3f}"), flush=True)
-    if isinstance(gpu := trainer.device.driver, nvml.Gpu):
-        print(f"\n{header('question to NVML', 'ms', 'answer')}")
-        for name in nvml.ASKED:
-            print(row(name, f"{median_ms(rounds, gpu.ask, name):.3f}", gpu.ask(name)))
+        print(row(workload, quartiles(ratios, ".4f")), flush=True)
 
 
 def seconds_of_steps(trainer: Any, steps: Any, count: int, is_sampled: bool) -> float:
@@ -235,20 +226,6 @@ def seconds_of_steps(trainer: Any, steps: Any, count: int, is_sampled: bool) -> 
             for _ in range(count):
                 next(steps)
         return clock.seconds
-
-
-def inside(around: Callable[[Any], Any], device: Any) -> None:
-    with around(device):
-        pass
-
-
-def median_ms(rounds: int, work: Callable[..., Any], *arguments: Any) -> float:
-    seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work(*arguments)
-        seconds.append(time.perf_counter() - start)
-    return 1000 * statistics.median(seconds)
 
 
 SAVES = "saves.json"  # of the training, in the copy
@@ -302,56 +279,42 @@ def replicates(
 
     Each number of seeds is trained anew, in a copy of the project, from the same prepared data; the repeats are
     interleaved. Memory is the largest sum over all processes of the stage, with shared pages counted once (PSS), read
-    five times a second; on a GPU, also the largest memory in use on the device.
+    five times a second.
     """
-    kind = detect_hardware(device)["kind"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the publisher may still write into it
         project = make_ready(Path(folder) / "project", workload, device)
         call([*STAGE, "train", workload, device, "0"], project)
-        gpu = kind_of(kind)().driver
-        stages = {number: train_seeds(project, workload, device, number, gpu) for number in (0, *seeds)}
+        stages = {number: partial(train_seeds, project, workload, device, number) for number in (0, *seeds)}
         measurements = interleave(stages, repeats)
-    first = statistics.median(training["seconds"] for training in measurements.pop(0))
+    first = statistics.median(seconds for seconds, _ in measurements.pop(0))
     print(f"The first seed (the stage `train`): {first:.1f} s (median of {repeats}).\n")
-    names = ("seconds", "relative to the first seed", "seconds per seed", "host memory, MiB", "GPU memory, MiB")
+    names = ("seconds", "relative to the first seed", "seconds per seed", "host memory, MiB")
     print(header("more seeds", *names))
-    for number, times in measurements.items():
-        seconds = statistics.median(training["seconds"] for training in times)
-        host_mib, device_mib = (max(training[name] for training in times) for name in ("host_mib", "device_mib"))
-        cells = f"{seconds:.1f}", f"{seconds / first:.2f}", f"{seconds / number:.2f}", f"{host_mib:,.0f}"
-        print(row(number, *cells, f"{device_mib:,.0f}" if device_mib else "-"))
+    for number, trainings in measurements.items():
+        seconds = statistics.median(seconds for seconds, _ in trainings)
+        largest_mib = max(host_mib for _, host_mib in trainings)
+        relative, each = f"{seconds / first:.2f}", f"{seconds / number:.2f}"
+        print(row(number, f"{seconds:.1f}", relative, each, f"{largest_mib:,.0f}"))
 
 
-def train_seeds(project: Path, workload: str, device: str, number: int, gpu: Any) -> Callable[[], dict[str, float]]:
-    """A call that trains with `number` more seeds; with 0, the first seed again. Returns seconds and largest memory."""
-
-    def run() -> dict[str, float]:
-        shutil.rmtree(project / ".tandem/checkpoints", ignore_errors=True)
-        shutil.rmtree(project / f"results/runs/{workload}/{device}/replicate", ignore_errors=True)
-        params = YAML().load(project / "params.yaml")
-        params["seeds"] = list(range(number + 1))
-        write_params(project, params)
-        words = ["replicate", workload, device] if number else ["train", workload, device, "0"]
-        start, host_mib, device_mib = time.perf_counter(), 0.0, 0.0
-        process = subprocess.Popen(
-            [*STAGE, *words],
-            cwd=project,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        while process.poll() is None:
-            host_mib = max(host_mib, memory_mib(process.pid))
-            reading = gpu.ask("device_mib") if gpu else 0.0
-            device_mib = max(device_mib, 0.0 if isinstance(reading, str) else reading)
-            time.sleep(0.2)
-        _, errors = process.communicate()
-        if process.returncode:
-            sys.exit(f"{' '.join(words)} failed:\n{errors}")
-        return {"seconds": time.perf_counter() - start, "host_mib": host_mib, "device_mib": device_mib}
-
-    return run
+def train_seeds(project: Path, workload: str, device: str, number: int) -> tuple[float, float]:
+    """Train with `number` more seeds, or the first one again (0). Returns the seconds and the largest memory in MiB."""
+    shutil.rmtree(project / ".tandem/checkpoints", ignore_errors=True)
+    shutil.rmtree(project / f"results/runs/{workload}/{device}/replicate", ignore_errors=True)
+    params = YAML().load(project / "params.yaml")
+    params["seeds"] = list(range(number + 1))
+    write_params(project, params)
+    words = ["replicate", workload, device] if number else ["train", workload, device, "0"]
+    start, host_mib = time.perf_counter(), 0.0
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*STAGE, *words], cwd=project, env=environment(), **output)
+    while process.poll() is None:
+        host_mib = max(host_mib, memory_mib(process.pid))
+        time.sleep(0.2)
+    _, errors = process.communicate()
+    if process.returncode:
+        sys.exit(f"{' '.join(words)} failed:\n{errors}")
+    return time.perf_counter() - start, host_mib
 
 
 def memory_mib(pid: int) -> float:

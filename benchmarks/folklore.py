@@ -14,7 +14,6 @@ without its warm-up.
 import argparse
 import gc
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from benchmarks.markdown import header, machine_sentence, quartiles, row
@@ -82,8 +80,6 @@ def main() -> None:
         if name not in CLAIMS:
             parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
     device, _ = device_of(parser, options.device)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else it slows all launches after `cell` has counted (cuda.py)
     threads = f"{torch.get_num_threads()} thread unless a row says otherwise"
     print(f"{machine_sentence(options.device)}, {threads}", flush=True)
     for name in options.claims or CLAIMS:
@@ -211,7 +207,6 @@ def cell(device: Device, seconds: float) -> Iterator[str]:
         "price": (config, replace(data, num_sequences=2 * settings.batch_size), settings.batch_size),
         "larger": (replace(config, hidden_size=128), Data(64, "forecast", larger), 32),
     }
-    operators = [header("case", "variant", "operator calls per step", "GPU kernels per step")]
     sentences = []
     yield HEADER
     for case, (model, sizes, batch_size) in cases.items():
@@ -221,13 +216,10 @@ def cell(device: Device, seconds: float) -> Iterator[str]:
         devices = " and ".join(sorted(places(native) | places(manual)))
         sentences.append(f"{case}, both with the same weights: {agreement(native, manual)}.")
         sentences.append(f"{case}, both: parameters, inputs, outputs and gradients are on {devices}.")
-        for name, variant in {"nn.LSTM": native, "by hand": manual}.items():
-            calls, kernels = count_operators(variant)
-            operators.append(row(case, name, f"{calls:,}", kernels if device.is_accelerator else "no GPU"))
         steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
         rates = rates_of({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
         yield from rows(f"{case}: hidden {model.hidden_size}, {steps}, batch {batch_size}", rates)
-    yield from ("", *operators, "", *(f"- {sentence}" for sentence in (*sentences, mixed_devices(device))))
+    yield from ("", *(f"- {sentence}" for sentence in (*sentences, mixed_devices(device))))
 
 
 def agreement(one: Training, other: Training) -> str:
@@ -250,20 +242,6 @@ def agreement(one: Training, other: Training) -> str:
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
     assert parameter.grad is not None
     return parameter.grad
-
-
-def count_operators(case: Training) -> tuple[int, int]:
-    """Calls of torch's operators (including nested ones) in one training step, and kernels and copies on the GPU."""
-    batch = case.first_batch()
-    case.on([batch])
-    on_gpu = case.split.device.is_accelerator
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
-        case.on([batch])
-        case.split.device.synchronize()
-    events = profiler.events() or []
-    num_operators = sum(event.name.startswith("aten::") for event in events)
-    on_device = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
-    return num_operators, len(on_device)
 
 
 def places(case: Training) -> set[str]:
@@ -342,17 +320,14 @@ def workers(device: Device, seconds: float) -> Iterator[str]:
         name = f"{workload}, batch {batch_size}"
         on_host = {key: tensor.cpu() for key, tensor in case.split.tensors.items()}
         ways = loaders(TensorDataset(*(on_host[key] for key in TENSORS)), case)
-        yield from rows(f"{name}: data alone", rates_of(with_each(drain, ways), device, seconds))
-        yield from rows(f"{name}: training", rates_of(with_each(case.on, ways), device, seconds))
+        yield from rows(f"{name}: training", rates_of(trained_on(ways, case), device, seconds))
         if workload == "pen":
             ways = loaders(Parsed(on_host), case)
-            yield from rows(f"{name}, text: training", rates_of(with_each(case.on, ways), device, seconds))
+            yield from rows(f"{name}, text: training", rates_of(trained_on(ways, case), device, seconds))
 
 
-def with_each(
-    work: Callable[[Iterable[Batch]], int], ways: dict[str, Callable[[], Iterable[Batch]]]
-) -> dict[str, Work]:
-    return {name: lambda batches=batches: work(batches()) for name, batches in ways.items()}  # type: ignore[misc]
+def trained_on(ways: dict[str, Callable[[], Iterable[Batch]]], case: Training) -> dict[str, Work]:
+    return {name: lambda batches=batches: case.on(batches()) for name, batches in ways.items()}  # type: ignore[misc]
 
 
 def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Iterable[Batch]]]:
@@ -373,10 +348,6 @@ def loaded(loader: DataLoader[Any], device: Device, non_blocking: bool = False) 
     for tensors in loader:
         values, mask, targets = (tensor.to(device.torch_device, non_blocking=non_blocking) for tensor in tensors)
         yield Batch(values, mask, targets, torch.arange(len(targets)))
-
-
-def drain(batches: Iterable[Batch]) -> int:
-    return sum(len(batch) for batch in batches)
 
 
 def pin(device: Device, seconds: float) -> Iterator[str]:

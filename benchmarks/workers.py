@@ -1,8 +1,8 @@
 """Measure whether several workers are faster than one, by batch size.
 
 Takes training steps with 1, 2, 4, ... workers that share batches of several sizes. Reads the workload's prepared data
-and its block of params.yaml. Prints from which batch size on several workers are faster, and which share of a step
-waits for the all-reduce of the gradients.
+and its block of params.yaml. Prints the speed-up over one worker with its faster number of threads, as the median over
+the rounds (lowest to highest), and which share of a step waits for the all-reduce of the gradients.
 
 All workers live at the same time, and the worker counts alternate every fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
@@ -15,16 +15,14 @@ difference to the same step without all-reduce (`no_sync`).
 
 import os
 import signal
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandem import files
+from benchmarks.markdown import header, row
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.names import KINDS, is_accelerator, started_by_launcher
 from tandem.terminal.command import count
@@ -32,25 +30,8 @@ from tandem.terminal.command import count
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
 
-PAYS = 1.05  # speed-up over one worker that makes a second worker worthwhile
 NUM_ROUNDS, TURN_SECONDS = 5, 0.3
 FACTORS = (1, 2, 4, 8)  # of params.yaml's batch size
-
-
-@dataclass(frozen=True)
-class ScalingPoint:
-    """The measurement of one number of workers on one batch size."""
-
-    device: str
-    workers: int
-    threads: int  # per worker
-    batch_size: int  # global, over all workers
-    samples_per_second: float  # median over the rounds
-    speed_up: float  # over one worker with its faster number of threads; median of the rounds' ratios
-    speed_up_lowest: float  # the slowest round
-    speed_up_highest: float
-    efficiency: float  # speed-up divided by the number of workers
-    waiting_share: float  # of a step, for the all-reduce of the gradients
 
 
 def main() -> None:
@@ -63,10 +44,9 @@ def main() -> None:
         print(f"this machine has one GPU ({identity['name']}): {reason}")
         return None
     try:
-        points = measure(options)
+        return start_workers(options)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    return print("\n".join([*table(points), *verdicts(points)]))
 
 
 def parse() -> Namespace:
@@ -78,13 +58,11 @@ def parse() -> Namespace:
     )
     parser.add_argument("--batches", nargs="+", type=count, metavar="B", help="default: params.yaml's times 1, 2, 4, 8")
     parser.add_argument("--rounds", type=count, default=NUM_ROUNDS, metavar="R", help=f"turns of each N ({NUM_ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"per turn ({TURN_SECONDS:g})")
-    parser.add_argument("--out", type=Path, help=SUPPRESS)  # where the workers write what they measured
     return parser.parse_args()
 
 
-def measure(options: Namespace) -> list[ScalingPoint]:
-    """Start the largest number of workers, which measure; return their results."""
+def start_workers(options: Namespace) -> None:
+    """Start the largest number of workers, which measure and print."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -102,18 +80,14 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
     smallest = replace(settings, batch_size=min(batches), scaling="strong")
     require_usable_workers(options.workload, f"{counts[-1]}x{device}", smallest)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "points.json"
-        numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches)]
-        length = ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-        command = ["-m", "benchmarks.workers", options.workload, "--device", device, *numbers, *length]
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        try:
-            processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
-            run.run(run.parse_args([*processes, *rendezvous_options(), *command, "--out", str(path)]))
-        except ChildFailedError as error:
-            raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
-        return [ScalingPoint(**point) for point in files.read_json(path)["points"]]
+    numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches), "--rounds", str(options.rounds)]
+    command = ["-m", "benchmarks.workers", options.workload, "--device", device, *numbers]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
+        run.run(run.parse_args([*processes, *rendezvous_options(), *command]))
+    except ChildFailedError as error:
+        raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
 
 
 # The workers' part.
@@ -132,7 +106,7 @@ class Entry:
 
 
 def work(options: Namespace) -> None:
-    """Measure together with the other workers; the first one writes the points."""
+    """Measure together with the other workers; the first one prints the table."""
     import torch
     import torch.distributed as dist
 
@@ -161,15 +135,14 @@ def work(options: Namespace) -> None:
         seconds = np.zeros((options.rounds, len(entries), 2))  # of a step, and of one without all-reduce
         for entry in entries:
             turn(entry, entry.step, NUM_WARMUPS + 1)  # libraries choose their kernels, and the step is captured
-            entry.num_steps = max(1, round(options.seconds / turn(entry, entry.step, 2)))
+            entry.num_steps = max(1, round(TURN_SECONDS / turn(entry, entry.step, 2)))
         for of_round in seconds:
             for pair, entry in zip(of_round, entries, strict=True):
                 pair[:] = turn(entry, entry.step, entry.num_steps)
                 if entry.workers > 1:
                     pair[1] = turn(entry, entry.step_alone, entry.num_steps)
         if workers.is_first:
-            points = [vars(point) for point in points_of(options.device, entries, seconds)]
-            files.write_json(options.out, {"points": points}, is_durable=False)
+            print("\n".join(table(entries, seconds)))
 
 
 def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
@@ -231,14 +204,9 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     return repeated_step(step, batch), alone
 
 
-# The report.
-
-
-def points_of(device: str, entries: list[Entry], seconds: np.ndarray) -> list[ScalingPoint]:
-    """One point per entry, from `seconds` (rounds, entries, 2). The baseline is one worker with its faster number of
-    threads.
-    """
-    points = []
+def table(entries: list[Entry], seconds: np.ndarray) -> list[str]:
+    """A row per entry, from `seconds` (rounds, entries, 2)."""
+    rows = [header("global batch", "workers", "threads each", "samples/s", "speed-up", "efficiency", "waiting")]
     for entry, (whole, alone) in zip(entries, seconds.transpose(1, 2, 0), strict=True):
         of_one = [
             seconds[:, index, 0]
@@ -246,54 +214,12 @@ def points_of(device: str, entries: list[Entry], seconds: np.ndarray) -> list[Sc
             if (candidate.workers, candidate.batch_size) == (1, entry.batch_size)
         ]
         ratios = min(of_one, key=np.median) / whole
-        speed_up = float(np.median(ratios))
-        points.append(
-            ScalingPoint(
-                device=device,
-                workers=entry.workers,
-                threads=entry.threads,
-                batch_size=entry.batch_size,
-                samples_per_second=float(np.median(entry.batch_size / whole)),
-                speed_up=speed_up,
-                speed_up_lowest=float(ratios.min()),
-                speed_up_highest=float(ratios.max()),
-                efficiency=speed_up / entry.workers,
-                waiting_share=float(np.median(np.maximum(0.0, 1 - alone / whole))),
-            )
-        )
-    return points
-
-
-def table(points: list[ScalingPoint]) -> list[str]:
-    """The points as a Markdown table."""
-    head = "| global batch | workers | threads each | samples/s | speed-up | efficiency | waiting |"
-    rows = [head, "|---|---|---|---|---|---|---|"]
-    for point in points:
-        shares = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
-        ratios = f"{point.speed_up:.2f} ({point.speed_up_lowest:.2f} to {point.speed_up_highest:.2f})"
-        size, rate = f"{point.batch_size:,} | {point.workers} | {point.threads}", f"{point.samples_per_second:,.0f}"
-        rows.append(f"| {size} | {rate} | {ratios} | {shares} |")
+        speed_up, rate = np.median(ratios), np.median(entry.batch_size / whole)
+        shares = (speed_up / entry.workers, np.median(np.maximum(0.0, 1 - alone / whole)))
+        cells = (f"{entry.batch_size:,}", entry.workers, entry.threads, f"{rate:,.0f}")
+        spread = f"{speed_up:.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
+        rows.append(row(*cells, spread, *(f"{share:.0%}" if entry.workers > 1 else "" for share in shares)))
     return rows
-
-
-def verdicts(points: list[ScalingPoint]) -> list[str]:
-    """For each number of workers, the batches with which it is faster, and those on which the rounds disagree."""
-
-    def sizes_of(own: list[ScalingPoint]) -> str:
-        return ", ".join(f"{point.batch_size:,}" for point in own)
-
-    sentences = []
-    for number in sorted({point.workers for point in points if point.workers > 1}):
-        group = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
-        faster = [point for point in group if point.speed_up >= PAYS]
-        best = max(group, key=lambda point: point.speed_up)
-        pays = f"are faster with batches of {sizes_of(faster)}" if faster else f"are not faster ({sizes_of(group)})"
-        times = f"at best {best.speed_up:.2f} times as fast as one (batch {best.batch_size:,})"
-        sentences.append(f"{number} workers {pays}: {times}")
-        if uncertain := [point for point in group if point.speed_up_lowest < 1 < point.speed_up_highest]:
-            sizes = sizes_of(uncertain)
-            sentences[-1] += f"; the rounds disagree (batch {sizes}): repeat with more --rounds on an idle machine"
-    return sentences
 
 
 if __name__ == "__main__":
