@@ -4,10 +4,10 @@ intervals: compare networks on random labels.
     python -m benchmarks.aa                     # 40 trials of a training against itself, 20 of planted differences
     python -m benchmarks.aa --minutes 10        # as many as fit; the same command resumes
     python -m benchmarks.aa --table             # the results so far; with --file docs/aa.jsonl the published trials
-    python -m benchmarks.aa --null              # null trials instead; a few minutes
+    python -m benchmarks.aa --null 10           # null trials instead, of ten tables each; a few minutes
 
-A trial does what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one ratio per
-pair, and Student's t over the logarithms of the ratios. Both sides use the same device. The kinds of trials:
+A trial does what the stage `speed` does (stages/speed.py): five pairs of processes that take turns, one ratio per pair,
+and Student's t over the logarithms of the ratios. Both sides use the same device. The kinds of trials:
 
 - same: one configuration against itself. An interval that excludes 1 is a false alarm; 95% intervals give one in
   twenty. The line below the table states the number from which on there are too many: the smallest count that 95%
@@ -29,6 +29,7 @@ compared with its two baselines as `evaluate` does, the GRU with the fitted mode
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -36,7 +37,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,14 @@ from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.tasks import Fitted, open_task
 from tandem.tasks.groups import name_groups
+from tandem.terminal.command import count
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
 
-ENOUGH = 40  # trials of a training against itself
+WORKLOADS = ("sign", "price")
+ENOUGH = 40  # trials of a training against itself; of each planted difference, a quarter
+NUM_PAIRS = 5  # of a trial
 BOUND = 0.05  # the probability that a count this large is chance
 # Of a null table. 0: each sequence has a label of its own. With 30, fewer than six are in the test split.
 NULL_PEOPLE = (0, 30, 80)
@@ -70,7 +73,7 @@ NULL_PEOPLE = (0, 30, 80)
 
 def a_tenth_more(trainer: Trainer) -> None:
     """Hide one step in eleven: the reported steps take 1.1 times as long."""
-    steps, numbers = trainer.training_steps, count()
+    steps, numbers = trainer.training_steps, itertools.count()
 
     def reported_steps() -> Iterator[int]:
         for num_sequences in steps():
@@ -95,13 +98,13 @@ ADAPTATIONS: dict[str, Callable[[Trainer], None] | None] = {
 def main() -> None:
     options = parse()
     if options.null:
-        print(null_table(list(null_trials(options.null_tables))))
+        print(null_table(list(null_trials(options.null))))
         return
     trials = read(options.file)
     if not options.table:
         end = time.monotonic() + 60 * options.minutes
-        while (cell := next_cell(trials, options)) and time.monotonic() < end:
-            trial = run(*cell, options)
+        while (cell := next_cell(trials)) and time.monotonic() < end:
+            trial = run(*cell, options.threads)
             options.file.parent.mkdir(parents=True, exist_ok=True)
             with options.file.open("a") as file:
                 file.write(json.dumps(trial) + "\n")
@@ -110,21 +113,14 @@ def main() -> None:
     print(table(trials))
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
-    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; of each planted one a quarter (40)")
-    parser.add_argument("--pairs", type=int, default=5, help="of a trial (5)")
     parser.add_argument("--threads", default="auto", help="of the CPU: a number, or auto, as params.yaml has it (auto)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    parser.add_argument("--null", action="store_true", help="null trials of the scores' intervals")
-    parser.add_argument("--null-tables", type=int, default=8, help="of each number of people (8)")
-    options = parser.parse_args(words)
-    if options.pairs < 3:
-        parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
+    parser.add_argument("--null", type=count, metavar="TABLES", help="null trials: tables of each number of people")
+    options = parser.parse_args()
     if options.threads != "auto" and not (options.threads.isdecimal() and int(options.threads)):
         parser.error(f"--threads is {options.threads!r}; accepted: auto, or a number from 1")
     return options
@@ -134,28 +130,28 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def next_cell(done: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str, str] | None:
+def next_cell(done: list[dict[str, Any]]) -> tuple[str, str] | None:
     """The (workload, kind) with the smallest share of its trials; None if all are done."""
     shares = {}
-    for kind in options.kinds:
-        for workload in options.workloads:
-            quota = options.trials / len(options.workloads) / (1 if kind == "same" else 4)
+    for kind in ADAPTATIONS:
+        for workload in WORKLOADS:
+            quota = ENOUGH / len(WORKLOADS) / (1 if kind == "same" else 4)
             num_done = sum(trial["workload"] == workload and trial["kind"] == kind for trial in done)
             shares[workload, kind] = num_done / quota
     cell = min(shares, key=lambda name: shares[name])
     return cell if shares[cell] < 1 else None
 
 
-def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+def run(workload: str, kind: str, threads: str) -> dict[str, Any]:
     device = load_params().devices[0]
-    changes = {"threads": "auto" if options.threads == "auto" else int(options.threads)}
+    changes = {"threads": "auto" if threads == "auto" else int(threads)}
     multiple = 10 if kind == "a tenth more" else 1  # a turn hides one step for every ten that it reports
     sides = [
         TimedSide("a", device, changes, None, multiple),
         TimedSide("b", device, changes, ADAPTATIONS[kind], multiple),
     ]
     start, load = time.time(), os.getloadavg()[0]
-    pairs = list(measure_pairs(workload, sides, range(options.pairs), Length()))
+    pairs = list(measure_pairs(workload, sides, range(NUM_PAIRS), Length()))
     return {
         "workload": workload,
         "kind": kind,

@@ -1,7 +1,6 @@
 """Kill running processes, resume with `dvc repro`, and compare: nothing may be lost, and no bit may differ.
 
     python -m benchmarks.soak --kills 200 --folder DIR   # resumes where it stopped; Ctrl+C ends it
-    python -m benchmarks.soak --minutes 30               # as many as fit
     python -m benchmarks.soak --table                    # the results so far; with --file docs/soak.jsonl, published
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
@@ -61,10 +60,9 @@ def main() -> None:
         with soak_folder(options.folder) as folder:
             soak = Soak(folder, options)
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-            end = time.monotonic() + 60 * options.minutes
             number = max((kill["round"] for kill in kills), default=-1)
             try:
-                while len(kills) < options.kills and time.monotonic() < end:
+                while len(kills) < options.kills:
                     number += 1
                     counts = Counter(kill["workload"] for kill in kills)
                     workload = min(options.workloads, key=lambda name: counts[name])
@@ -81,17 +79,15 @@ def main() -> None:
     sys.exit(any(kill["wrong"] for kill in kills))
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="in all, those in --file included (200)")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no round after so many")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments and the processes (0)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
     parser.add_argument("--servers", type=float, default=0.25, help="share of the rounds with servers and flow (0.25)")
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "soak.jsonl", help="where kills are kept")
     parser.add_argument("--folder", type=Path, help="keep the clone and the uninterrupted runs here, for the next call")
     parser.add_argument("--table", action="store_true", help="kill nothing")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
 def read(file: Path) -> list[Kill]:
@@ -154,7 +150,7 @@ class Soak:
         self.expected[workload], self.seconds[workload] = content["files"], content["seconds"]
 
     def round(self, number: int, workload: str, max_kills: int) -> list[Kill]:
-        draw = random.Random(f"{self.options.seed} {number}")
+        draw = random.Random(number)
         project = self.project
         project.end_servers()
         project.end_processes()  # left by an invocation that was itself killed
@@ -170,7 +166,7 @@ class Soak:
             new_kills, status = self.start_and_kill(workload, draw, num_kills - len(kills))
             alive = project.wait_until_quiet()
             for kill in new_kills:
-                kill |= {"round": number, "seed": self.options.seed, "wrong": {"left running": alive} if alive else {}}
+                kill |= {"round": number, "wrong": {"left running": alive} if alive else {}}
                 print(f"{number} {workload}: {kill['killed']}, {kill['moment']}, {kill['seconds']} s", flush=True)
             kills += new_kills
             if not new_kills:
@@ -279,13 +275,13 @@ class Soak:
 def table(kills: list[Kill]) -> str:
     if not kills:
         return "no kills yet"
-    loads, num_rounds = [kill["load"] for kill in kills], len({(kill["seed"], kill["round"]) for kill in kills})
+    loads, num_rounds = [kill["load"] for kill in kills], len({kill["round"] for kill in kills})
     num_wrong = sum(bool(kill["wrong"]) for kill in kills)
     lines = [
         f"{len(kills)} kills in {num_rounds} rounds, {num_wrong} with an error; "
         f"{kills[0]['at'][:16]} to {kills[-1]['at'][:16]}, load {min(loads)} to {max(loads)}",
     ]
-    repairs = {(kill["seed"], kill["round"]): kill["commands"] for kill in kills if kill.get("commands")}
+    repairs = {kill["round"]: kill["commands"] for kill in kills if kill.get("commands")}
     if repairs:
         commands = sorted({command for repair in repairs.values() for command in repair})
         lines += [
