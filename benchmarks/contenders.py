@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from tandem.training.trainer import Trainer
 from tandem.training.trials import one_batch, repeated_step
 
 WAIT_SECONDS = 0.1
-TUNED, STREAMED = {"tuned": True}, {"is_streamed": True}
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,8 @@ class Contender:
     precision: str = "fp32"
     step: str = "eager"
     is_tandem: bool = False  # with Tandem's settings and kernels; the others use torch's defaults
-    options: dict[str, Any] = field(default_factory=dict)  # for `loop`
+    is_tuned: bool = False  # Lightning
+    is_streamed: bool = False  # Tandem: the data stays in the host's memory
 
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
@@ -81,7 +81,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     best, message = choose_precision(open_trainer(case, contender, device), device)
     entered = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
     if importlib.util.find_spec("lightning"):
-        entered |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
+        entered |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, is_tuned=True)}
     if best != "fp32":
         entered[f"plain tuned, {best}"] = Contender(plain_tuned, best)
     for chosen in dict.fromkeys(("fp32", best)):
@@ -99,7 +99,7 @@ def on_request(device: str) -> dict[str, Contender]:
     precisions = kind_of(device)().precisions() if is_accelerator(device) else ()
     entered = {f"tandem graph, {name}": Contender(tandem, name, "graph", is_tandem=True) for name in precisions}
     if entered:
-        entered["tandem, streamed"] = Contender(tandem, is_tandem=True, options=STREAMED)
+        entered["tandem, streamed"] = Contender(tandem, is_tandem=True, is_streamed=True)
     return entered
 
 
@@ -122,7 +122,7 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     whole = len(split) // settings.batch_size * settings.batch_size
     split.tensors = {name: tensor[:whole] for name, tensor in split.tensors.items()}
     trainer = make_trial(split, shape, task, settings, opened)
-    if contender.options.get("is_streamed"):
+    if contender.is_streamed:
         trainer.train_split.tensors, trainer.train_split.data_location = split.tensors, "host"
     if not contender.is_tandem:
         trainer.model = Usual(trainer.model)
@@ -201,7 +201,7 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
     os.chdir(folder)
     try:
         trainer = open_trainer(case, contender, device)
-        contender.loop(trainer, StepTimer(pipe, trainer.device), contender, **contender.options)
+        contender.loop(trainer, StepTimer(pipe, trainer.device), contender)
     except Over:
         pass
     except Exception as error:
@@ -209,10 +209,8 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
         pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def tandem(trainer: Trainer, tick: StepTimer, contender: Contender, is_streamed: bool = False) -> None:
-    """`is_streamed`: the data stays in the host's memory, as `open_trainer` left it. The number of threads is the
-    round's, which the training's own `ThreadTuner` would replace.
-    """
+def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    """The number of threads is the round's, which the training's own `ThreadTuner` would replace."""
     while True:
         for _ in trainer.take_steps(trainer.start_draws()):
             if contender.step == "graph":  # a contender that falls back to eager is no captured step
@@ -313,8 +311,10 @@ class Resident:
             yield [batch.values, batch.mask, batch.targets]
 
 
-def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bool = False) -> None:
+def lightning(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     import lightning as L
+
+    tuned = contender.is_tuned
 
     class Module(L.LightningModule):
         def __init__(self) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from benchmarks import contenders, costs, throughput, workers
 from benchmarks.contenders import (
-    TUNED,
     Case,
     Contender,
     Over,
@@ -45,7 +44,7 @@ PEERS = {
     "tandem": Contender(tandem, is_tandem=True),
     "floor": Contender(floor, is_tandem=True),
     "lightning default": Contender(lightning),
-    "lightning tuned": Contender(lightning, options=TUNED),
+    "lightning tuned": Contender(lightning, is_tuned=True),
 }
 
 
@@ -72,7 +71,7 @@ def first_step(case: Case, contender: Contender) -> torch.Tensor:
         raise Over
 
     with pytest.raises(Over):
-        contender.loop(trainer, tick, contender, **contender.options)
+        contender.loop(trainer, tick, contender)
     after = list(trainer.model.parameters())
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     return torch.cat([parameter.grad.flatten() for parameter in after])
