@@ -34,8 +34,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +57,9 @@ def main() -> None:
     options = parse()
     kills = read(options.file)
     if not options.table:
-        with soak_folder(options.folder) as folder:
+        with tempfile.TemporaryDirectory(prefix="tandem-soak-", ignore_cleanup_errors=True) as temporary:
+            folder = (options.folder or Path(temporary)).resolve()
+            folder.mkdir(parents=True, exist_ok=True)
             soak = Soak(folder, options)
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
             number = max((kill["round"] for kill in kills), default=-1)
@@ -92,16 +94,6 @@ def parse() -> argparse.Namespace:
 
 def read(file: Path) -> list[Kill]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@contextmanager
-def soak_folder(folder: Path | None) -> Iterator[Path]:
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="tandem-soak-", ignore_cleanup_errors=True) as temporary:
-        yield Path(temporary).resolve()
 
 
 class Aim(NamedTuple):
