@@ -1,8 +1,7 @@
 """The interval between two points of a series in params.yaml: `15min`, or `month` on the calendar.
 
 Accepted are a whole number with `s`, `min`, `h` or `d`, which have a fixed length, and calendar steps with or without a
-number (`month`, `6month`), also under pandas' names (`MS`, `QE`, `W-SUN`, `B`). Imports nothing heavy, because stages
-that always run read the params.
+number (`month`, `6month`). Imports nothing heavy, because stages that always run read the params.
 """
 
 import re
@@ -13,13 +12,6 @@ FIXED = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
 DAYS = {"day": 1, "week": 7}
 CALENDAR = ("day", "business-day", "week", "month", "quarter", "year")
-# pandas' aliases of date offsets and periods, without the anchor that may follow (`W-SUN`, `QE-DEC`).
-PANDAS = {
-    **{name: "month" for name in ("M", "MS", "ME", "BMS", "BME")},
-    **{name: "quarter" for name in ("Q", "QS", "QE", "BQS", "BQE")},
-    **{name: "year" for name in ("Y", "YS", "YE", "A", "AS", "BYS", "BYE")},
-    **{"W": "week", "D": "day", "B": "business-day"},
-}
 MAX_SECONDS = 2**62 // 10**9
 ACCEPTED = (
     f"a whole number from 1 on and one of {', '.join(FIXED)}, e.g. 15min, or the calendar's {', '.join(CALENDAR[:-1])} "
@@ -58,10 +50,9 @@ class Interval:
 
 def parse_interval(text: str) -> Interval:
     """Parse an interval. Raises ValueError with one sentence that begins with the key's name."""
-    match = re.fullmatch(r"([1-9]\d{0,8})?([A-Za-z]+(?:-day)?)(-[A-Z]{3})?", text)
+    match = re.fullmatch(r"([1-9]\d{0,8})?([a-z]+(?:-day)?)", text)
     if match:
-        number, name, anchor = match.groups()
-        unit = PANDAS.get(name, "" if anchor else name)
+        number, unit = match.groups()
         interval = Interval(int(number or 1), unit)
         is_known = unit in CALENDAR or (unit in FIXED and number)
         is_one_day = unit != "business-day" or interval.count == 1
