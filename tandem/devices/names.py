@@ -38,18 +38,13 @@ def split_device(name: Any, where: str = "device") -> tuple[int, str]:
     """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError, beginning with `where`, for other names."""
     if name in SINGLE:
         return 1, name
-    match = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None
-    if not match:
-        several = f", or several workers that train one model: {', '.join(f'2x{kind}' for kind in KINDS)}, ..."
-        raise ValueError(f"{where} is {abridged(name)}{nearest(name, SINGLE)}{several}")
-    count, kind = int(match[1]), match[2]
-    if kind not in KINDS:
-        chosen = "; only one worker can be left to choose" if kind == "auto" else ""
-        accepted = ", ".join(f"{count}x{kind}" for kind in KINDS)
-        raise ValueError(f"{where} is {name!r}{chosen}; accepted for several workers: {accepted}")
-    if match[1] != str(count) or not 2 <= count <= MAX_WORKERS:
-        raise ValueError(f"{where} is {name!r}; write {kind} for one worker, or 2x{kind} to {MAX_WORKERS}x{kind}")
-    return count, kind
+    match = re.fullmatch(r"([1-9]\d{0,8})x([a-z]+)", name) if isinstance(name, str) else None
+    if not match or match[2] not in KINDS or not 2 <= int(match[1]) <= MAX_WORKERS:
+        several = " or ".join(f"2x{kind} to {MAX_WORKERS}x{kind}" for kind in KINDS)
+        raise ValueError(
+            f"{where} is {abridged(name)}{nearest(name, SINGLE)}, or several workers that train one model: {several}"
+        )
+    return int(match[1]), match[2]
 
 
 def started_by_launcher() -> bool:

@@ -103,17 +103,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
         return InvalidParams(f"{name} {must}; received {abridged(value)}", keys)
     if "enum" in node:
         return InvalidParams(f"{name} is {abridged(value)}{nearest(value, node['enum'])}", keys)
-    is_quoted = node.get("type") in ("integer", "number") and is_number(value)
-    hint = "; write it without quotes" if is_quoted else ""
-    return InvalidParams(f"{name} is {abridged(value)}; it must be {accepted_values(node, value)}{hint}", keys)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is text that reads as a number."""
-    try:
-        return isinstance(value, str) and float(value) is not None
-    except ValueError:
-        return False
+    return InvalidParams(f"{name} is {abridged(value)}; it must be {accepted_values(node, value)}", keys)
 
 
 def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
