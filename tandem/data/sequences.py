@@ -28,7 +28,7 @@ from tandem.data.arrays import (
     without_rounding,
 )
 from tandem.data.own_arrays import from_arrays
-from tandem.data.rows import MASK, REFUSE, SEEN, alike_labels, find_masked, to_sequences, with_categories
+from tandem.data.rows import MASK, REFUSE, SEEN, find_masked, to_sequences, with_categories
 from tandem.data.splits import SPLITS, duplicate_groups, grouped, merged_groups, sizes_of, stratified
 from tandem.data.tables import RawTable, open_table
 from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable, columns_of
@@ -359,7 +359,6 @@ def check_class_sizes(sequences: Sequences, num_splits: int, rare: Sequence[int]
             f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
             "least one each; add sequences of it, or leave the class out (`rare_classes: omit` in preprocess)"
             f"{', or predict the number with task regress (--task regress)' * are_whole}"
-            f"{hint_of_alike(str(sequences.classes[smallest]), sequences.classes)}"
         )
 
 
@@ -371,10 +370,4 @@ def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray
             raise ValueError(
                 f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train, so no model can learn it; "
                 "move some of its sequences to train"
-                f"{hint_of_alike(str(sequences.classes[unseen[0]]), sequences.classes)}"
             )
-
-
-def hint_of_alike(label: str, classes: Sequence[Any]) -> str:
-    alike = [name for group in alike_labels(classes) if label in group for name in group if name != label]
-    return f" (it differs from {alike[0]!r} only in case or white space)" if alike else ""

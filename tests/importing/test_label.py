@@ -145,9 +145,6 @@ def test_labels_that_differ_only_in_case_or_white_space_are_named(tmp_path: Path
     names = np.array(["walk", "Walk", "stand up", "standup"])
     plan = planned(saved(table_with(label=lambda number: names[number % 4]), tmp_path / "t.csv"))
     assert "differ only in case or white space: 'Walk' and 'walk'; 'stand up' and 'standup'" in remarks(plan)
-    rare = table_with(label=lambda number: np.where(number == 3, "A", np.array(LABELS)[number]))
-    assert "class 'A' has 1 sequences" in (message := refusal(saved(rare, tmp_path / "t.csv")))
-    assert "(it differs from 'a' only in case or white space)" in message
 
 
 @pytest.mark.parametrize("label", ["is_fall", "sport", "event"])
