@@ -77,12 +77,6 @@ class LinearForecast:
     levels_share: float  # weight of `levels`: 0 unless the changes are those of a logarithm
     selection: dict[str, Any]  # see `selection_of`
 
-    def __call__(self, values: Tensor, unit: ChangeUnit) -> Tensor:
-        """Forecasts (N, H) of windows (N, T, F), in float64."""
-        changes = values.flatten(1) @ self.changes.weights + self.changes.bias
-        levels = relative_inputs(values, unit.mean, unit.std).flatten(1) @ self.levels.weights + self.levels.bias
-        return torch.lerp(changes, to_log_changes(levels, unit.mean, unit.std), self.levels_share)
-
 
 @torch.no_grad()
 def fit(values: Tensor, targets: Tensor, unit: ChangeUnit, season: int) -> LinearForecast:
