@@ -69,6 +69,9 @@ class PreparedSequences:
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         sequences, rows = self.sequences, self.parts[split]
+        targets = sequences.labels[rows]
+        if statistics := self.label_statistics:  # in float64: large numbers with small differences stay distinct
+            targets = ((targets - statistics["mean"]) / statistics["std"]).astype(np.float32)
         optional = {
             "stretches": sequences.stretches,
             "groups": sequences.groups,
@@ -77,17 +80,10 @@ class PreparedSequences:
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
-            "targets": sequences.labels[rows] if self.label_statistics is None else self.standardized_targets(rows),
+            "targets": targets,
             "ids": sequences.ids[rows],
             **{name: array[rows] for name, array in optional.items() if array is not None},
         }
-
-    def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
-        assert self.label_statistics is not None
-        return ((self.sequences.labels[rows] - self.label_statistics["mean"]) / self.label_statistics["std"]).astype(
-            np.float32
-        )
 
     def num_per_class(self) -> dict[str, dict[str, int]]:
         """Split -> number of sequences per class, or of steps per class if every step has a label."""

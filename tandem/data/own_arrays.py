@@ -21,7 +21,7 @@ def from_arrays(arrays: Arrays, params: SequenceTable | OwnSequences, place: str
     if key := next((name for name, value in table_keys.items() if value), "groups" * (params.groups != NO_GROUPS)):
         hint = "; return the groups in Arrays.groups" if key == "groups" else ""
         raise ValueError(f"preprocess has `{key}`, and {place} returns Arrays, which have no columns; remove it{hint}")
-    values = checked_array(arrays.values, place, "values", "fiu", {"N": None, "T": None, "F": None})
+    values = checked_array(arrays.values, place, "values", "iuf", {"N": None, "T": None, "F": None})
     num_sequences, num_steps, num_features = values.shape
     if 0 in values.shape or num_steps < 2:
         raise ValueError(f"{place} returns values of shape {values.shape}; it needs sequences of at least 2 steps")
@@ -94,7 +94,7 @@ def checked_array(value: Any, place: str, name: str, kinds: str, sizes: dict[str
         shape = ", ".join(f"{axis} = {size}" if size else axis for axis, size in sizes.items())
         raise ValueError(f"{place} returns {name} of shape {array.shape}; accepted: ({shape})")
     if array.dtype.kind not in kinds:
-        accepted = {"iu": "whole numbers", "iuf": "numbers", "fiu": "numbers"}.get(kinds, "text or whole numbers")
+        accepted = {"iu": "whole numbers", "iuf": "numbers"}.get(kinds, "text or whole numbers")
         raise ValueError(f"{place} returns {name} of type {array.dtype}; accepted: {accepted}")
     return array
 

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tandem.devices.hardware import free_memory_bytes, host_name, memory_limit_bytes
+from tandem.devices.hardware import free_memory_bytes, memory_limit_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ class Device:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "os": platform.platform(),
-            "host": host_name(),
+            "host": platform.node(),
             **{name: value for name, value in hardware.items() if name.startswith("why_not_")},
             **({"workers": str(hardware["workers"])} if "workers" in hardware else {}),
         }

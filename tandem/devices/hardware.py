@@ -6,7 +6,6 @@ The result contains only values that do not change between runs: no free memory,
 import importlib.util
 import math
 import os
-import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,6 @@ def torch_build() -> tuple[str, str | None]:
         raise ValueError("torch is not installed in this environment; run `make setup`")
     values = dict(re.findall(r"^(\w+)[^=\n]*= *'([^']+)'", source.read_text(encoding="utf-8"), re.MULTILINE))
     return values["__version__"].partition("+")[0], values.get("cuda")
-
-
-def host_name() -> str:
-    """This machine's name. Files and MLflow take only UTF-8, so another byte is written as Python writes it: \\xe4."""
-    return platform.node().encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def cpu_name() -> str:

@@ -89,7 +89,7 @@ def summarize_energy(record: Record) -> tuple[dict[str, float | None], dict[str,
         missing_reasons["epoch_joules"] = record.missing_reasons.get("energy_joules", "some epochs lack their energy")
     else:
         joules["epoch_joules"] = statistics.median(epochs)
-    parts = list(record.energy.values()) or ["the record of the training has no energy"]
+    parts = list(record.energy.values())
     if reasons := [value for value in parts if isinstance(value, str)]:
         missing_reasons["train_joules"] = reasons[0]
     else:

@@ -240,7 +240,5 @@ def interval_of_metric(
                 values.append(value)
     if len(values) < (1 - MAX_FAILED) * num_drawn:
         return f"the metric fails in {num_drawn - len(values):,} of {num_drawn:,} resamples"
-    if min(values) == max(values):
-        return "it is the same in all resamples"
     low, high = percentiles(values, student_tail(groups.freedom) if groups else TAIL)
     return (low, high) if low < high else "it is the same in nearly all resamples"

@@ -6,13 +6,13 @@ the training is reproduced; `measured` with timings.csv and timing.json. Copies 
 (run_dir.py).
 """
 
+import platform
 from dataclasses import asdict
 from typing import Any, cast
 
 from safetensors.torch import save
 
 from tandem import files
-from tandem.devices.hardware import host_name
 from tandem.machine import conditions
 from tandem.machine.measure import ENERGY_METHOD
 from tandem.models import kernels
@@ -193,7 +193,7 @@ def timing_record(
     return {
         "schema": schemas.SCHEMA,
         "run_key": record.run_key,
-        "machine": host_name(),
+        "machine": platform.node(),
         "measured_at": record.at_end["measured_at"],
         "tree": record.at_start["tree"],
         "environment": provenance.environment(context.hardware),
