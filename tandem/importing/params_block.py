@@ -26,7 +26,7 @@ COMMENTS = {
     "augment": "0 disables one (tandem/training/random_draws.py)",
     "warmup_epochs": "excluded from the timing statistics",
     "step": "auto: one CUDA graph if possible; eager, graph, compile (torch.compile)",
-    "probe": "measure the bottleneck before the first epoch, for a second or two, or about ten steps, and suggest changes",
+    "probe": "measure the bottleneck before the first epoch (a second or two, or ten steps), and suggest changes",
     "threads": "auto: the fastest number at every moment, which changes no bit of the result; or a whole number",
     "evaluate": "last, or best by validation loss",
 }
