@@ -42,14 +42,13 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
 
 @dataclass(frozen=True)
 class ComponentKind:
-    """A kind of component. A built-in one is the class `attribute` of a module in one of `packages` of tandem/; a
-    kind without an `attribute` is a function.
-    """
+    """A kind of component. A built-in one is the class `attribute` of a module in one of `packages` of tandem/."""
 
     packages: tuple[str, ...] = ()  # without one, there is no built-in component
     attribute: str = ""
     passed: str = ""  # what Tandem passes as the first parameter; without it all are passed, and there are no keys
     tables: tuple[str, ...] = ()  # built-in names that are no component
+    is_function: bool = False  # a class is refused
     arguments: tuple[str, ...] = ()  # the names of the parameters of a function
     optional: tuple[str, ...] = ()  # names of further ones that it gets if it has them
 
@@ -57,7 +56,7 @@ class ComponentKind:
 COMPONENT_KINDS = {
     "model": ComponentKind(("models", "fitted"), "Network", passed="shape"),  # Network(shape, ...)
     "task": ComponentKind(("tasks",), "Task"),  # Task(summary)
-    "source": ComponentKind(passed="folder", tables=("sequences", "series")),  # read(folder, ...)
+    "source": ComponentKind(passed="folder", tables=("sequences", "series"), is_function=True),  # read(folder, ...)
     "metric": ComponentKind(arguments=("predictions", "targets", "mask"), optional=("predict", "source")),
     "loop": ComponentKind(arguments=("run", "model", "train", "val")),
 }
@@ -109,6 +108,11 @@ class Part(Section):
     def build(self, *passed: Any) -> Any:
         """Import the component and call it with what Tandem passes and the parameters."""
         return self.component.load()(*passed, **self.parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle does not find a class that is made at run time
+        component = self.component
+        identity = component.kind, component.name, component.module, component.attribute, component.path
+        return restore, (*identity, self.parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +200,13 @@ class Component:
             raise ValueError(reason.removeprefix("ValueError: "))
 
 
+def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
+    """The part that was pickled."""
+    schema: Any = read_component(kind, name, module, attribute, path).schema
+    part: Part = schema(name=name, **parameters)
+    return part
+
+
 def absent_text(path: Path) -> str:
     """Say that a file or folder of a workload is not there. An experiment may run in a copy of what git tracks."""
     name = relative(path)
@@ -270,13 +281,13 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
             f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, definitions)}"
         )
     node = definitions[attribute]
-    if not COMPONENT_KINDS[kind].attribute and isinstance(node, ast.ClassDef):
+    if COMPONENT_KINDS[kind].is_function and isinstance(node, ast.ClassDef):
         raise ValueError(f"is {name!r}; {relative(path)}, line {node.lineno}: {attribute} is a class, not a function")
     methods = functions_in(node.body) if isinstance(node, ast.ClassDef) else {}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     place = f"{relative(path)}, line {node.lineno}: {attribute}"
-    if called and COMPONENT_KINDS[kind].arguments:
-        check_arguments(called, COMPONENT_KINDS[kind], f"is {name!r}; {place}")
+    if COMPONENT_KINDS[kind].arguments:
+        check_arguments(node, COMPONENT_KINDS[kind], f"is {name!r}; {place}")
     passed, parameters = COMPONENT_KINDS[kind].passed, []
     if passed:
         if called is None:
@@ -300,9 +311,11 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     )
 
 
-def check_arguments(node: ast.FunctionDef, kind: ComponentKind, place: str) -> None:
-    """Raises ValueError, whose message begins with `place`, unless the function has these parameters."""
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, kind: ComponentKind, place: str) -> None:
+    """Raises ValueError, whose message begins with `place`, unless the node is a function with these parameters."""
     signature = f"def {node.name}({', '.join(kind.arguments)})"
+    if isinstance(node, ast.ClassDef):
+        raise ValueError(f"{place} is a class; accepted: a function, {signature}")
     arguments, names, count = node.args, [argument.arg for argument in arguments_of(node)], len(kind.arguments)
     is_called = (*(argument.arg for argument in (*arguments.posonlyargs, *arguments.args)[:count]),) == kind.arguments
     if not is_called or {*names[count:]} - {*kind.optional} or arguments.vararg or arguments.kwarg:
