@@ -148,7 +148,7 @@ MISTAKES = [
     # The keys that a signature declares.
     (", channels: 8", "", "tiny.train.model lacks channels"),
     ("channels: 8", "chanels: 8", "chanels is not a known key; did you mean 'channels'?"),
-    ("channels: 8", "channels: '8'", "channels is '8'; it must be a whole number; write it without quotes"),
+    ("channels: 8", "channels: '8'", "channels is '8'; it must be a whole number"),
     ("channels: 8", "channels: 1, num_layers: 2", "tiny.train.model: channels is 1 and num_layers is 2"),
     # A signature that is no schema.
     ("channels: int, num_layers: int =", "channels, num_layers: int =", "line 7: Mean: channels has no annotation"),
