@@ -142,6 +142,8 @@ def measure_case(case: Case, options: argparse.Namespace) -> None:
     print(f"\n## {case.name}\n\n{case.summary()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
         print(row_of(name, case, entered, rounds), flush=True)
+    if absent := [name for name in options.contenders or () if name not in entered]:
+        print(row(", ".join(absent), "", "not measured: this device or installation has none", *[""] * 3), flush=True)
     print(f"\n{tf32_line(entered, kind_of(options.device)().precisions())}", flush=True)
 
 
