@@ -76,7 +76,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     components = [find("metric", name, context.workload) for name in context.block.evaluate.metrics]
     if not components:
         return OwnScores({}, {}, "")
-    mask = np.asarray(np.arange(context.summary["max_steps"]) < context.read("test", "lengths")[:, None])
+    mask = context.task.test_mask(context.read).numpy()
     anchors = context.read("test", "anchors") if "test/anchors.npy" in context.summary["sha256"] else None
     predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
     targets = in_units(context, torch.from_numpy(context.read("test", "targets")), mask, anchors)
