@@ -1,4 +1,5 @@
-"""Child processes of flows/: start one in its own session, read its lines, stop it with all its children.
+"""Child processes of flows/: `run` reads the lines of one in its own session, and stops it with all its children;
+`output_of` waits for a short one.
 
 If this process is killed, the kernel sends SIGTERM to the child. Only this module handles process groups in flows/.
 """

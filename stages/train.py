@@ -14,7 +14,7 @@ the processes: the first one runs `main`, the others tandem/stage/other_worker.p
 from tandem.runs.inputs import Inputs
 from tandem.runs.record import Record
 from tandem.stage.recorder import Recorder
-from tandem.stage.start import locked_training, open_context, start
+from tandem.stage.start import locked_training, open_context, prepare
 from tandem.stop_signals import GracefulStop
 from tandem.terminal.command import sentence_of
 from tandem.tracking.results import write_results
@@ -47,7 +47,7 @@ def train(context: RunContext, workers: Workers, interruption: GracefulStop) -> 
         record, trainer = Record(**state["record"]), open_trainer(context, state["trainer"], workers)
         with stop_on_out_of_memory(trainer):
             context = context.with_evaluate(record.evaluate)
-            start(context, trainer, record, workers)
+            prepare(context, trainer, record, workers)
             write_run_info(context, trainer, record, inputs.values, run_dir)
             if record.history:  # the run directory may have been removed, or the process killed before it wrote these
                 run_dir.save_epochs(record)

@@ -88,8 +88,11 @@ def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
     return state
 
 
-def start(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """After a resume with a finished epoch, only the number of threads is chosen anew; the workers may be others."""
+def prepare(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """Choose what is `auto`, find the bottleneck, and connect the other workers.
+
+    A resumed training keeps what was chosen and found, but for the number of threads; its workers may be others.
+    """
     if not trainer.epochs_done:
         choose_settings(context, trainer, record)
     elif not record.is_finished and (sentence := auto.open_threads(trainer, context.hardware)):

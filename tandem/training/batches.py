@@ -3,12 +3,11 @@
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real time step), targets (N, ...).
 
 A split has a `data_location`. `load_split` opens it as `host`: its tensors stay in the memory-mapped file, in the
-format safetensors (data/packed.py). For a GPU, a
-thread copies the next batch while the GPU works on the current one (devices/copies.py). `open_trainer` makes it
-`device` if the memory suffices: its tensors are copied to the GPU, or on a CPU to this process's memory, and a batch is
-one `index_select` per tensor. Both give the same batches in the same order, because the caller draws the order on
-the CPU. A training takes them through `Executor.batches`, which also applies the augmentation, and makes the split
-`host` again if memory runs out.
+format safetensors (data/packed.py). For a GPU, a thread copies the next batch while the GPU works on the current one
+(devices/copies.py). `open_trainer` makes it `device` if the memory suffices: its tensors are copied to the GPU, or on a
+CPU to this process's memory, and a batch is one `index_select` per tensor. Both give the same batches in the same
+order, because the caller draws the order on the CPU. A training takes them through `Executor.batches`, which also
+applies the augmentation, and makes the split `host` again if memory runs out.
 """
 
 import warnings

@@ -6,7 +6,8 @@ the first one), `record` the fields of the `Record` of the epochs so far (tandem
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
-parameters, data, code and hardware, and for a replicate the stage. `of_training` says what `<device>` is.
+parameters, data, code and hardware, and for a replicate the stage. `<device>` is as in `devices` of params.yaml; for
+several workers with `scaling: strong`, which may resume with another number of workers, it is their kind.
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
@@ -68,8 +69,8 @@ class Checkpoint:
     def of_training(cls, context: "RunContext", inputs: dict[str, Any]) -> "Checkpoint":
         """The checkpoint of the training with these inputs.
 
-        With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
-        number of workers. A replicate is not measured, so `train` must not resume from its checkpoint.
+        With `scaling: strong`, the number of workers does not change the batch. A replicate is not measured, so `train`
+        must not resume from its checkpoint.
         """
         if context.is_replicate:
             inputs = {**inputs, "stage": context.stage}

@@ -232,6 +232,7 @@ class Trainer:
         return ONE_GPU if self.workers.count > 1 and self.device.is_accelerator else ""
 
     def validate(self) -> Validation:
+        """Predict the validation split. The loss is the mean over its sequences, without label smoothing."""
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
         self.workers.broadcast_buffers(self.model)
         with measure(self.device) as measurement:
