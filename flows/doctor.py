@@ -62,7 +62,7 @@ def packages() -> Iterator[Finding]:
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
     torch = find_spec("torch")
     if torch and torch.origin and not Path(torch.origin).is_relative_to(sys.prefix):  # make setup TORCH=installed
-        locked = [package for package in locked if not re.match(r"triton|cuda-|nvidia-(?!ml-py)", package.name)]
+        locked = [package for package in locked if not re.match(r"torch$|triton|cuda-|nvidia-(?!ml-py)", package.name)]
     installed = reversed(list(distributions()))  # if the path has two versions, Python imports the first
     versions = {package.name.lower().replace("_", "-").replace(".", "-"): package.version for package in installed}
     wrong = [f"{entry.name} {versions.get(entry.name, 'missing')} (locked: {entry.specifier})" for entry in locked

@@ -47,13 +47,22 @@ WITHOUT_RESULT, NOT_COMPARED = ("queued", "running", "failed"), "not compared"
 NOT_TRAINED, NOT_EVALUATED = "not trained", "not evaluated"
 MACHINE = KINDS[DEVICES]
 RESULTS = "results/runs"
-# One process, because importing DVC takes most of the time. Each command prints one line. DVC gives no status while a
-# stage runs. `dvc exp show` fails if a worker has taken an experiment and not written its file, for ever if the worker
-# has ended meanwhile: such an experiment is queued.
+# One process, because importing DVC takes most of the time. Each command prints one line. `dvc status` fails while a
+# stage runs, because it is locked: here such a stage is null. `dvc exp show` fails if a worker has taken an experiment
+# and not written its file, for ever if the worker has ended meanwhile: such an experiment is queued.
 STATUS_AND_EXPERIMENTS = """
 import os, sys
 from dvc.cli import main
+from dvc.lock import LockError
 from dvc.repo.experiments.queue.celery import LocalCeleryQueue as Queue
+from dvc.stage import Stage
+status_of_dvc = Stage.status
+def status(stage, **options):
+    try:
+        return status_of_dvc(stage, **options)
+    except LockError:
+        return {stage.addressing: None}
+Stage.status = status
 of_dvc = Queue.iter_active, Queue.iter_queued
 def begun(queue, entry):
     return os.path.exists(queue.get_infofile_path(entry.stash_rev))
@@ -61,11 +70,11 @@ Queue.iter_active = lambda queue: (each for each in of_dvc[0](queue) if begun(qu
 Queue.iter_queued = lambda queue: (
     each for found in of_dvc for each in found(queue) if found is of_dvc[1] or not begun(queue, each)
 )
-if main(["--wait-for-lock", "status", "--json"]):
-    print("null")
-sys.exit(main(["--wait-for-lock", "exp", "show", "--json", "--num", sys.argv[1]]))
+failed = main(["--wait-for-lock", "status", "--json"])
+sys.exit(failed or main(["--wait-for-lock", "exp", "show", "--json", "--num", sys.argv[1]]))
 """
-Status = Mapping[str, Sequence[Any]] | None  # of `dvc status --json`: stage -> changes; None while a stage runs
+# Of `dvc status --json`: stage -> changes; None while it, or one that it depends on, runs.
+Status = Mapping[str, Sequence[Any] | None]
 # Of `dvc exp show --json`: rev, name, and data with metrics, params and the digests of outputs. `state`: that of an
 # experiment's executor; None for the workspace and a commit.
 Experiment = Mapping[str, Any]
@@ -136,10 +145,15 @@ def status_and_experiments(num_commits: int) -> tuple[Status, list[Experiment]]:
     return status, experiments
 
 
-def changed_inputs(workload: str, device: str, status: Mapping[str, Sequence[Any]]) -> list[str]:
-    """What has changed of the inputs of the workspace's result."""
+def changes_of(workload: str, device: str, status: Status) -> list[Sequence[Any] | None]:
+    """DVC's answers for the stages that make the workspace's result."""
     regex = re.compile(rf"(preprocess|baseline)@{workload}|(preload|train|replicate|evaluate)@{workload}-{device}")
-    kinds = {kind for stage, changes in status.items() if regex.fullmatch(stage) for kind in kinds_of_changes(changes)}
+    return [changes for stage, changes in status.items() if regex.fullmatch(stage)]
+
+
+def changed_inputs(workload: str, device: str, status: Status) -> list[str]:
+    """What has changed of the inputs of the workspace's result."""
+    kinds = {kind for changes in changes_of(workload, device, status) for kind in kinds_of_changes(changes or ())}
     return [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
 
 
@@ -151,7 +165,7 @@ def rows_of(
     result, or measures its times here. `state`: why there is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
-    state = "running" if is_here and status is None else experiment["state"]
+    state = experiment["state"]
     reference = next((candidate for candidate in experiments if candidate["rev"] != WORKSPACE), experiment)
     if workload not in content(reference, "params", "params.yaml"):  # new since that commit
         reference = experiments[0]  # the workspace
@@ -159,23 +173,29 @@ def rows_of(
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
     empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}
     empty |= {"outdated": False, "changed": [], "update": None}
+    devices = params["devices"] or ()
     if state in WITHOUT_RESULT:
-        for requested in params["devices"] or ["-"]:
+        for requested in devices or ["-"]:
             yield {"experiment": name, "device": requested, **empty, "state": state}
         return
+    if is_here:
+        running = [requested for requested in devices if None in changes_of(workload, requested, status)]
+        for requested in running:
+            yield {"experiment": name, "device": requested, **empty, "state": "running"}
+        devices = [requested for requested in devices if requested not in running]
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
     records = recorded_timings(experiment).get(workload, {}) if scores else {}
     if is_here and scores:
         here = {requested for requested in scores if has_result(workload, requested, "evaluate")}
-        for requested in params["devices"] or ():
+        for requested in devices:
             if requested not in here:
                 update = f"tandem repro {workload}"
                 missing = NOT_EVALUATED if has_result(workload, requested, "train") else NOT_TRAINED
                 yield {"experiment": name, "device": requested, **empty, "update": update, "state": missing}
-        scores = {requested: score for requested, score in scores.items() if requested in here & {*params["devices"]}}
+        scores = {requested: score for requested, score in scores.items() if requested in here & {*devices}}
     for requested, score in scores.items():
         times = timings.get(requested, {})
-        changed = changed_inputs(workload, requested, status or {}) if is_here else []
+        changed = changed_inputs(workload, requested, status) if is_here else []
         row = {
             "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,

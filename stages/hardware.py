@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.code_dependencies import Code, check_imports, fingerprint_code
+from tandem.devices.cuda import NO_DRIVER
 from tandem.devices.hardware import hardware_identity
 from tandem.files import code_file, hardware_file, params_file
 from tandem.runs import provenance
@@ -111,6 +112,8 @@ def dependencies() -> dict[Path, Any]:
     for device in requested["devices"]:
         identity = contents[hardware_file(device)] = machine if device == "auto" else hardware_identity(device)
         print(f"{device}: {identity['kind']}, {identity['name']}")
+        if (obstacle := identity.get("why_not_cuda", NO_DRIVER)) != NO_DRIVER:
+            print(f"warning: {device} is the CPU, because {obstacle}")
     code = Code()
     for name, workload in requested["workloads"].items():
         if workload["preset"]:

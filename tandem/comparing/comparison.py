@@ -30,6 +30,7 @@ from tandem.comparing.table import rows_of
 from tandem.comparing.units import Rows
 from tandem.comparing.verdicts import Envelope, Verdict
 from tandem.machine import conditions
+from tandem.runs.provenance import is_edited
 from tandem.runs.quantities import SEED_REDUCTIONS
 from tandem.runs.run import Run
 from tandem.tasks.scores import baseline_scores
@@ -200,7 +201,7 @@ class Side:
 
 def commit_of(tree: Mapping[str, Any]) -> str:
     """The first digits of the commit, and whether files were edited; empty outside git."""
-    return f"{tree['commit'][:7]}{' with edits' if tree['patch'] else ''}" if tree.get("commit") else ""
+    return f"{tree['commit'][:7]}{' with edits' if is_edited(tree) else ''}" if tree.get("commit") else ""
 
 
 @dataclass(frozen=True)

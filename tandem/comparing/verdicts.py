@@ -237,11 +237,15 @@ def loss_of(run: Run, epoch: int, loss: str) -> float:
 
 def may_round(recorded: Run, here: Run) -> bool:
     """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
-    devices differ and the model has dropout, because each device draws it from its own generator.
+    model has dropout and the devices draw it differently: each kind has its own generator, and a GPU draws as many
+    numbers at once as it has threads (calc_execution_policy in torch's DistributionTemplates.h).
     """
     if recorded.train["realized"]["precision"] != here.train["realized"]["precision"]:
         return False
-    return recorded.kind == here.kind or not recorded.train["block"]["train"]["model"].get("dropout")
+    draw_alike = recorded.kind == here.kind and (
+        not is_accelerator(here.kind) or recorded.hardware_name == here.hardware_name
+    )
+    return draw_alike or not recorded.train["block"]["train"]["model"].get("dropout")
 
 
 def within(recorded: Run, here: Run, environment: EnvironmentInfo, envelope: Envelope) -> Verdict | None:

@@ -22,6 +22,7 @@ from tandem.files import read_json, user_cache_dir, write_json
 if TYPE_CHECKING:
     import torch
 
+NO_DRIVER = "no NVIDIA driver is installed here (libcuda.so.1 not found)"
 NO_DEVICE = 100  # CUresult; every other value except 0 is an error of the driver
 ASK_TORCH = "import torch; print(getattr(torch._C, '_cuda_getArchFlags', str)() or '')"
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
@@ -216,7 +217,7 @@ def detect_gpu(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None, "no NVIDIA driver is installed here (libcuda.so.1 not found)"
+        return None, NO_DRIVER
     if torch_cuda is None:
         return None, "this torch is built for the CPU only; install the CUDA build (`make setup` does on Linux)"
     code, count, number = driver.cuInit(0), ctypes.c_int(), ctypes.c_int()

@@ -141,11 +141,11 @@ def choose_preset(requested: str, presets: dict[str, Any], identity: dict[str, A
     """Return `requested`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
 
     `identity` is results/hardware/devices/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with
-    over 20 GB.
+    over 20 GB. A GPU of 8 GB reports 7.8 GiB or less.
     """
     if requested != "auto":
         return requested
     gib = (identity.get("memory_mib") or 0) / 1024
-    of_gpu = "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    of_gpu = "small-gpu" if gib < 7 else "large-gpu" if gib > 20 else "gpu"
     fitting = of_gpu if is_accelerator(identity["kind"]) else "cpu"
     return fitting if fitting in presets else "none"

@@ -48,17 +48,19 @@ def committed_params() -> dict[str, Any]:
     return YAML(typ="safe").load(at_commit("params.yaml") or b"{}") or {}
 
 
-def tree(root: Path = ROOT) -> dict[str, Any]:
+def tree(root: Path = ROOT, data: str = "workloads/*/data/*") -> dict[str, Any]:
     """Return `commit`, `patch` from the commit to the current files (empty if they are equal), and `patch_sha256`.
 
-    The patch includes untracked code that git does not ignore. If the commit or the patch is not available, it is None
-    and `missing_reason` says why. Git's index and objects are not changed.
+    The patch includes untracked code that git does not ignore, but no raw data: `data_edited` says whether that of the
+    paths `data` differs from the commit's. If the commit or the patch is not available, it is None and `missing_reason`
+    says why. Git's index and objects are not changed.
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         reason = refusal(root) or "not a git repository, or no commit yet"
         return {"commit": None, "patch": None, "missing_reason": reason}
-    entries: dict[str, Any] = {"commit": commit.decode().strip()}
+    data_edited = bool(git(root, "--no-optional-locks", "status", "--porcelain", "--", data))
+    entries: dict[str, Any] = {"commit": commit.decode().strip(), "data_edited": data_edited}
     patch = patch_of(root)
     if patch is None:
         return {**entries, "patch": None, "missing_reason": "git could not create the patch"}
@@ -114,7 +116,12 @@ def git_tags(tree: dict[str, Any]) -> dict[str, str]:
     """Return the tags that MLflow's UI shows: the commit, and whether the files differ from it."""
     if tree["commit"] is None:
         return {"git.absent": tree["missing_reason"]}
-    return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(tree["patch"] != "").lower()}
+    return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(is_edited(tree)).lower()}
+
+
+def is_edited(tree: Mapping[str, Any]) -> bool:
+    """Whether the files differ from the commit. Records of earlier versions do not say it of raw data."""
+    return tree["patch"] != "" or tree.get("data_edited", False)
 
 
 def environment(identity: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -151,12 +151,12 @@ class Recorder:
         self.save_seconds = self.saved_at - start
 
 
-def entries_at_start(trainer: Trainer) -> dict[str, Any]:
+def entries_at_start(workload: str, trainer: Trainer) -> dict[str, Any]:
     """Return what the result files say about the start of a training. Checkpoints contain it, because after a resume
     another process writes the results.
     """
     return {
-        "tree": provenance.tree(),
+        "tree": provenance.tree(data=files.relative(files.raw_dir(workload))),
         "conditions": conditions.read(trainer.device),
         "weights_sha256": trainer.weights_sha256(),
         "process": THIS_PROCESS,

@@ -116,7 +116,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
             f"{len(trainer.train_split):,} sequences to {duration}",
             flush=True,
         )
-    record.at_start = entries_at_start(trainer)
+    record.at_start = entries_at_start(context.workload, trainer)
     begin = time.monotonic()
     notes = auto.resolve(trainer, context.hardware)
     auto_seconds = time.monotonic() - begin

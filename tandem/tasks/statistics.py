@@ -21,13 +21,13 @@ MAX_CELLS = 1e8  # of all resamples for these calls together: large splits get f
 MAX_FAILED = 0.05  # share of the resamples; an interval without them would be too narrow
 
 
-def student_interval(center: float, error: float, freedom: float) -> tuple[float, float]:
+def student_interval(center: float, error: float, freedom: float, level: float = LEVEL) -> tuple[float, float]:
     """Return the interval of a mean. `error`: its standard error. scipy's t tests warn where all values are equal,
     so this uses only the distribution.
     """
     from scipy.special import stdtrit  # takes a third of a second; training does not need it
 
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    half = float(stdtrit(freedom, (1 + level) / 2)) * error
     return center - half, center + half
 
 

@@ -5,7 +5,7 @@ fallbacks, in this order:
 2. Drop the CUDA graph. Its memory pool is separate from that of eager work, such as validation.
 3. Read the data from its packed file instead of holding it on the device. The batches and all results stay the same.
 4. Use smaller micro-batches (gradient accumulation), down to single sequences. A step still uses the same batch; its
-   result is equal within rounding. In an evaluation: smaller parts of its batches.
+   result is equal within rounding, but for dropout, which each part draws. In an evaluation: smaller parts.
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 

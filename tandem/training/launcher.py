@@ -127,7 +127,8 @@ def rendezvous_options() -> list[str]:
     os.environ.setdefault("TORCH_DIST_USE_NCCL2", "0")  # torch 2.15's new nccl backend says errors in other words
     if num_nodes() > 1:
         return ["--max-restarts", os.environ.get("PET_MAX_RESTARTS", str(MAX_RESTARTS))]
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     return ["--standalone", "--local-addr", "127.0.0.1"]
 
 

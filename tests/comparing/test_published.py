@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tandem import files
 from tandem.comparing import published
 from tandem.comparing.comparability import short_hardware
+from tandem.comparing.verdicts import EnvironmentInfo
 from tandem.files import ROOT
 from tandem.report import layout
 from tandem.runs import schemas
@@ -52,6 +54,19 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     assert "the same as CPU" in text and "Published run: bit-equal" in text
     assert "Compared with the published results: bit-equal (tiny)." in text
     assert "None threads" not in text  # they are not published
+
+
+def test_the_score_of_another_seed_is_compatible_and_a_much_lower_one_is_different() -> None:
+    """As of a GPU, which draws other dropout."""
+    for entries in published.read().values():
+        for reference in map(published.open_entry, entries):
+            scores, name = reference.side.scores, reference.side.score_name
+            width = max(scores) - min(scores)
+            for score, expected in (*((score, "statistically compatible") for score in scores),
+                                    (min(scores) - 3 * width, "different")):  # fmt: skip
+                score_record = {"score_name": name, "metrics": {name: score}}
+                own_run = replace(reference.run, score=score_record)
+                assert published.judge_score(reference, own_run, EnvironmentInfo()).name == expected
 
 
 XEON = "Intel(R) Xeon(R) Processor (family 6 model {})"

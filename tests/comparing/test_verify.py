@@ -104,6 +104,13 @@ def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: 
     assert verdicts.may_round(run_of(make_manifest("cuda", **changes)), run_of(make_manifest(device))) is may
 
 
+def test_two_models_of_gpu_draw_other_dropout() -> None:
+    dropout = {"block.train.model": {"name": "transformer", "dropout": 0.1}}
+    recorded, other = (run_of(make_manifest("cuda", **dropout, **{"hardware.name": name})) for name in ("H100", "T4"))
+    assert verdicts.may_round(recorded, recorded)
+    assert not verdicts.may_round(recorded, other)
+
+
 def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
     before = contents(project)
     status, output = verify(project, "tiny@cpu-0", TMPDIR=str(tmp_path))

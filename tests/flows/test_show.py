@@ -209,6 +209,23 @@ def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tm
     assert row["state"] is None and row["score"]
 
 
+def test_a_workload_keeps_its_row_while_another_one_runs(project: Path, tmp_path: Path):
+    git(project, "checkout", "-q", ".")
+    add_workload(project, "other")
+    running = start(project, "dvc", "repro", "train@other-cpu", **held(tmp_path / "held", 1))
+    assert running.stdout
+    while "epoch 1/" not in running.stdout.readline():
+        assert running.poll() is None
+    tables = json.loads(tandem(project, "show", "--json").stdout)
+    (tmp_path / "held/go").touch()
+    running.communicate()
+    [tiny], [other] = (
+        [row for row in tables[workload] if row["experiment"] == "here, now"] for workload in ("tiny", "other")
+    )
+    assert tiny["score"] and tiny["epoch_seconds"] and tiny["state"] is None
+    assert (other["state"], other["score"]) == ("running", None)
+
+
 def test_no_row_has_the_score_of_another_training(project: Path):
     """`compare` ran for the workspace, not for the next experiment."""
     dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+from stages import hardware
 from tandem import files
 from tandem.devices import cuda, nvml
 from tandem.devices.names import kind_of
@@ -265,6 +266,17 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
     why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver, or install a torch that "
     why += "was built for CUDA 12"
     assert cuda.detect_gpu("13.2") == (None, why)
+
+
+def test_a_gpu_that_torch_cannot_use_is_said_and_a_missing_driver_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(hardware, "validated", lambda machine: {"devices": ["auto"], "workloads": {}})
+    for obstacle, expected in (("the driver supports CUDA 12.2 and", True), (cuda.NO_DRIVER, False)):
+        identity = {"kind": "cpu", "name": "Xeon", "why_not_cuda": obstacle}
+        monkeypatch.setattr(hardware, "hardware_identity", lambda requested, identity=identity: identity)
+        hardware.dependencies()
+        assert (f"warning: auto is the CPU, because {obstacle}" in capsys.readouterr().out) == expected
 
 
 def test_a_part_of_a_gpu_is_read_itself_and_not_the_whole(monkeypatch: pytest.MonkeyPatch):

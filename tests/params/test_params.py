@@ -228,6 +228,7 @@ def test_a_workloads_own_preset_wins_over_all():
     [
         ({"kind": "cpu"}, "cpu"),
         ({"kind": "cuda", "memory_mib": 6144}, "small-gpu"),
+        ({"kind": "cuda", "memory_mib": 7940}, "gpu"),
         ({"kind": "cuda", "memory_mib": 16384}, "gpu"),
         ({"kind": "cuda", "memory_mib": 24564}, "large-gpu"),
     ],

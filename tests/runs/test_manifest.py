@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem import files
+from tandem.comparing import comparison
 from tandem.devices.names import kind_of
 from tandem.machine import conditions
 from tandem.machine.measure import measure
@@ -54,6 +55,17 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
         assert (worktree / name).read_bytes() == (project / name).read_bytes()
     assert not (worktree / "notes.txt").exists()
     assert provenance.git_tags(tree)["git.dirty"] == "true"
+
+
+def test_edited_raw_data_is_an_edit_of_its_workload(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project")
+    with (project / "workloads/tiny/data/table.csv").open("ab") as table:
+        table.write(b"\n")
+    for data, dirty in (("workloads/tiny/data", "true"), ("workloads/sign/data", "false")):
+        tree = provenance.tree(project, data)
+        assert tree["patch"] == ""
+        assert provenance.git_tags(tree)["git.dirty"] == dirty
+    assert comparison.commit_of(provenance.tree(project)).endswith(" with edits")
 
 
 def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
