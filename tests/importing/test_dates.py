@@ -108,12 +108,17 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_times_in_another_form_are_read_with_their_offset(tmp_path: Path, form: str):
     table, offset = series(), FORMS[form]
-    hours = pd.date_range("2024-01-01", periods=300, freq="h") + pd.Timedelta("0.5s") * int(form.endswith(",500"))
-    table["time"] = hours.astype(str) + {" GMT": "Z", " +0200": "+02:00"}.get(offset, offset)
-    expected = planned(saved(table, tmp_path / "plain.csv"), "--interval", "1h")
-    table["time"] = hours.strftime(form) + offset
-    plan = planned(text_table(tmp_path / "t.csv", ";", **table), "--interval", "1h")
+    times = pd.date_range("2024-01-13", periods=300, freq="12min") + pd.Timedelta("0.5s") * int(form.endswith(",500"))
+    table["time"] = times.astype(str) + {" GMT": "Z", " +0200": "+02:00"}.get(offset, offset)
+    expected = planned(saved(table, tmp_path / "plain.csv"), "--interval", "12min")
+    table["time"] = times.strftime(form) + offset
+    plan = planned(text_table(tmp_path / "t.csv", ";", **table), "--interval", "12min")
     assert plan.summary["sha256"] == expected.summary["sha256"] and plan.workload.task == "forecast"
+
+
+def test_the_end_of_a_day_is_that_of_its_hours_and_not_of_its_minutes():
+    cells = pa.chunked_array([["29.02.2024 07:24:00", "29.02.2024 24:00:00"]])
+    assert as_iso(cells, "%d.%m.%Y %H:%M:%S").to_pylist() == ["2024-02-29 07:24:00", "2024-03-01 00:00:00"]
 
 
 @pytest.mark.parametrize("cell", ["2024-01", "20240101", "1.1.24", "rec_2024_01", "1234-5", "20240301T101500"])
