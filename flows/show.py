@@ -161,8 +161,8 @@ def rows_of(
     workload: str, experiment: Experiment, experiments: Sequence[Experiment], status: Status
 ) -> Iterator[dict[str, Any]]:
     """A row per device. `params`: those that differ from the last commit, or from the workspace if the workload is not
-    committed. `changed`: the inputs that did so after the result. `update`: the command that replaces an outdated
-    result, or measures its times here. `state`: why there is no score.
+    committed, and whether the raw data does. `changed`: the inputs that did so after the result. `update`: the command
+    that replaces an outdated result, or measures its times here. `state`: why there is no score.
     """
     is_here = experiment["rev"] == WORKSPACE and experiment["state"] is None
     state = experiment["state"]
@@ -171,7 +171,9 @@ def rows_of(
         reference = experiments[0]  # the workspace
     before, params = (params_in_force(workload, source) for source in (reference, experiment))
     name = HERE if is_here else experiment["name"] or experiment["rev"][:7]
-    empty = {"score": None, **dict.fromkeys(TRACKED), "params": differing(params, before) if experiment["data"] else {}}
+    data = {"data": "edited"} if data_differs(workload, experiment) else {}
+    changes = {**differing(params, before), **data} if experiment["data"] else {}
+    empty = {"score": None, **dict.fromkeys(TRACKED), "params": changes}
     empty |= {"outdated": False, "changed": [], "update": None}
     devices = params["devices"] or ()
     if state in WITHOUT_RESULT:
@@ -208,7 +210,8 @@ def rows_of(
         if is_compared(workload, requested, experiment, of_row.get("rests_on", ())):
             # Those that made the score: params.yaml may have changed since. The row itself names the device.
             made = with_defaults(*of_row["parameters"])
-            row["params"] = differing(made, {key: before[key] for key in before if key in made or key not in SHARED})
+            known = {key: before[key] for key in before if key in made or key not in SHARED}
+            row["params"] = {**differing(made, known), **({} if "data" in changed else data)}
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
@@ -221,6 +224,12 @@ def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str
     """
     new, old = INTRODUCED | parameters, INTRODUCED | reference
     return {key: new.get(key, "removed") for key in new | old if new.get(key) != old.get(key)}
+
+
+def data_differs(workload: str, experiment: Experiment) -> bool:
+    """Whether git's files of raw data differ from the last commit's."""
+    revisions = ["HEAD"] if experiment["rev"] == WORKSPACE else ["HEAD", experiment["rev"]]
+    return bool(git(files.ROOT, "diff", "--name-only", *revisions, "--", files.relative(files.raw_dir(workload))))
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
         (project / path).write_text(contents[path].replace(old, new, 1))
     kinds = ["parameters", "code", "data"]
     assert changed(f"outdated: {' and '.join(kinds)} changed after this result") == {"here, now": kinds, **unchanged}
+    assert "data" not in shown_rows(project)["here, now"]["params"]
     for path, content in contents.items():
         (project / path).write_text(content)
     of_another = changed("no times: another machine measured them", MKL_CBWR="AVX2")  # its times are not shown
@@ -118,6 +119,16 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     shutil.rmtree(project / "results/runs")  # as in a clone, where git has the scores and the times of another machine
     row = shown_rows(project)["here, now"]
     assert (row["state"], row["score"], row["epoch_seconds"]) == ("not trained", None, None)
+
+
+def test_edited_data_is_a_difference_from_the_last_commit(project: Path):
+    git(project, "checkout", "-q", ".")
+    table = project / "workloads/tiny/data/table.csv"
+    table.write_text(re.sub(r"\d\.\d+", "0.5", table.read_text(), count=1))
+    dvc(project, "repro")
+    rows = shown_rows(project)
+    assert rows["here, now"]["score"] and rows["here, now"]["params"] == {"data": "edited"}
+    assert rows["main"]["params"] == {}
 
 
 def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(trained: Path, tmp_path: Path):
