@@ -3,7 +3,6 @@
     pipeline/pipeline    the pipeline, from its form with overrides; at 02:00 local time what changed since the last run
     verify/verify        a rerun of a recorded run, to check that the result is the same; at 04:00 local time of the
                          latest run of each workload on each device
-    compare/compare      a comparison of recorded runs, with the verdict
 
 One run executes at a time; the others wait. Of the times that a schedule has missed, for example because this process
 did not run, only the last one runs; the others end as Skipped (flows/flow_runs.py). The form follows params.yaml
@@ -31,10 +30,10 @@ from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
-from flows.command_flows import compare, verify
 from flows.flow_runs import prefect_client
 from flows.pipeline import PREFECT_SETTINGS, pipeline
 from flows.plan import form_schema
+from flows.verify_flow import verify
 from tandem.files import ROOT, STATE
 from tandem.params.reading import read_yaml
 from tandem.terminal.command import CommandError
@@ -42,8 +41,7 @@ from tandem.terminal.command import CommandError
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 # (flow, description, tags, the hour at which it runs every day). A deployment has the name of its flow. The last one is
 # created last: when it exists, all exist, and `tandem ui` is ready.
-DEPLOYMENTS: tuple[tuple[Any, str, list[str], int | None], ...] = (
-    (compare, "Compare recorded runs, including those of other machines: a table and the verdict.", ["compare"], None),
+DEPLOYMENTS: tuple[tuple[Any, str, list[str], int], ...] = (
     (verify, "Run a recorded training again and compare the result. Default: the latest of each workload and device.",
      ["verify"], 4),
     (pipeline, "Run the stages that changed since the last run. Values other than params.yaml's make a DVC experiment.",
@@ -76,15 +74,12 @@ def register(runner: Runner) -> dict[str, UUID]:
     timezone = local_timezone()
     with prefect_client(timeout=30.0) as client:
         for flow, description, tags, hour in DEPLOYMENTS:
-            at_night, schedule = "", None
-            if hour is not None:
-                at_night = f" Unless you change the schedule, every night at {hour:02}:00 ({timezone})."
-                schedule = Cron(f"0 {hour} * * *", timezone=timezone)
+            at_night = f" Unless you change the schedule, every night at {hour:02}:00 ({timezone})."
             deployment = flow.to_deployment(
                 flow.name,
                 description=description + at_night,
                 tags=tags,
-                schedule=schedule,
+                schedule=Cron(f"0 {hour} * * *", timezone=timezone),
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
             with suppress(ObjectNotFound):

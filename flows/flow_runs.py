@@ -23,7 +23,7 @@ from prefect.states import Cancelled, Crashed, State
 from tandem import files
 from tandem.terminal.command import CommandError
 
-FLOWS = ("pipeline", "verify", "compare")  # of this project; Prefect knows a flow by its name
+FLOWS = ("pipeline", "verify")  # of this project; Prefect knows a flow by its name
 STAGE_TAG = "tandem"  # of the flow runs of stages, whose flows have the stages' names
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 NOT_STARTED = [StateType.SCHEDULED, StateType.PENDING]
@@ -56,7 +56,7 @@ def unfinished_runs(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]
     )
     tagged = FlowRunFilter.model_validate({**filters, "tags": {"all_": [STAGE_TAG]}})
     of_stages = client.read_flow_runs(flow_run_filter=tagged)
-    return list({run.id: run for run in [*of_flows, *of_stages]}.values())  # `compare` is both a flow and a stage
+    return [*of_flows, *of_stages]
 
 
 def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> None:

@@ -1,4 +1,4 @@
-"""`make team-test`: a team's servers and three workers on this machine, the pipeline in two pools, one of the two
+"""`make team-test`: a team's servers and two workers on this machine, the pipeline in two pools, one of the two
 machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
 
     python -m tests.team [--without NAME ...] [--keep FOLDER]
@@ -29,7 +29,7 @@ from tests.projects import TINY, commit, git, make_project, wait_for
 from tests.served import call, processes
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
-POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
+POOLS = {"cpu": "first", "gpu": "second"}  # pool -> the machine of its worker
 EPOCHS = 600  # long enough to be killed in the middle
 SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -56,13 +56,13 @@ class Team:
         commit(seed)
         git(self.folder, "clone", "-q", "--bare", "seed", "origin.git")
         shutil.rmtree(seed)
-        for machine in POOLS.values():
+        for machine in (*POOLS.values(), "beside"):  # a clone of somebody who only looks
             git(self.folder, "clone", "-q", "origin.git", machine)
 
     def register(self) -> None:
         """What docs/team.md does once."""
         pools = [f"work-pool create {pool} --type process" for pool in POOLS]
-        limits = [f"work-pool set-concurrency-limit {pool} 1" for pool in ("cpu", "gpu")]
+        limits = [f"work-pool set-concurrency-limit {pool} 1" for pool in POOLS]
         automations = f"automation create --from-file {ROOT / 'deploy/lost-runs.yaml'}"
         for words in (*pools, *limits, automations, "--no-prompt deploy --all"):
             command = [sys.executable, "-m", "prefect", *words.split()]
@@ -71,7 +71,7 @@ class Team:
     def start_worker(self, pool: str) -> None:
         machine = POOLS[pool]
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", machine]
-        worker += [] if pool == "team" else ["--limit", "1"]
+        worker += ["--limit", "1"]
         prefix = ["unshare", "--uts", "sh", "-c", f'hostname {machine} && exec "$@"', "sh"]
         if subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:  # not root, or no such namespaces
             prefix = []
@@ -121,10 +121,6 @@ class Team:
         entries = self.all_of("logs", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
         return "\n".join(entry["message"] for entry in entries)
 
-    def artifact(self, run: str, key: str) -> str:
-        filters = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}}
-        return str(self.api("POST", "/artifacts/filter", filters)[0]["data"])
-
     def recorded(self) -> list[dict[str, Any]]:
         """Every training in MLflow: its id, status, host and Prefect flow run."""
         code = """
@@ -150,9 +146,8 @@ def in_both(team: Team) -> None:
     if set(recorded) != set(runs.values()) or {entry["status"] for entry in recorded.values()} != {"FINISHED"}:
         listed = [(entry["id"], entry["status"]) for entry in recorded.values()]
         raise SystemExit(f"error: MLflow has {listed}, expected two finished runs")
-    comparison = team.create("compare/compare", runs=[recorded[run]["id"] for run in runs.values()])
-    say(wait_for_success(team, comparison, "the comparison"))
-    print(team.artifact(comparison, "compare"))
+    command = [sys.executable, "-m", "tandem.cli", "compare", *(entry["id"] for entry in recorded.values())]
+    print(team.servers.must("the comparison", *command, cwd=team.folder / "beside", env=team.environment))
 
 
 def wait_for_success(team: Team, run: str, what: str) -> str:

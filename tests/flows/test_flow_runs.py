@@ -420,11 +420,10 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(
     saw(next(line for line in output.splitlines() if "lost the Prefect API" in line))
 
 
-# Ends flows/command_flows.py: what flows/compare.py and flows/verify.py find is said by behave.json.
+# Ends flows/verify_flow.py: what flows/verify.py finds is said by behave.json.
 FOUND = """
 
 import json
-from types import SimpleNamespace
 
 from flows.verify import Verified
 from tandem.comparing.verdicts import Verdict
@@ -436,42 +435,33 @@ def found(*arguments):
     return Verdict(about["verdict"], sentence=f"with {arguments}")
 
 
-def compare_found(runs):
-    found(runs)
-    return [SimpleNamespace(sentences=["sign: 2 times as fast"], text=f"the table of {runs}")]
-
-
-compare_runs = compare_found
 verify_run = lambda run, quick: Verified(run, found(run, quick), ("took 1 s",))
-details = lambda each: each.text
 """
 
 
-PAIR, QUICK = {"runs": ["sign@cpu", "sign@cuda"]}, {"run": "sign@auto", "quick": True}
+QUICK = {"run": "sign@auto", "quick": True}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("deployment", "parameters", "behaviour", "name", "message", "artifacts"),
+    ("parameters", "behaviour", "name", "message", "artifacts"),
     [
-        ("compare", PAIR, {"verdict": "bit-equal"}, "Completed", "sign: 2 times as fast",
-         {"compare": "the table of ['sign@cpu', 'sign@cuda']"}),
-        ("verify", {}, {"verdict": "bit-equal"}, "Completed", "sign@auto: bit-equal",  # each of params.yaml
+        ({}, {"verdict": "bit-equal"}, "Completed", "sign@auto: bit-equal",  # each of params.yaml
          {"verify-sign-auto": "with ('sign@auto', False)\n  took 1 s"}),
-        ("verify", QUICK, {"verdict": "different"}, "Failed", "sign@auto: different",
+        (QUICK, {"verdict": "different"}, "Failed", "sign@auto: different",
          {"verify-sign-auto": "with ('sign@auto', True)\n  took 1 s"}),
     ],
 )  # fmt: skip
-def test_compare_and_verify_leave_their_verdict_as_an_artifact(
-    project: Project, deployment: str, parameters: dict[str, Any], behaviour: dict[str, str], name: str, message: str,
+def test_verify_leaves_its_verdict_as_an_artifact(
+    project: Project, parameters: dict[str, Any], behaviour: dict[str, str], name: str, message: str,
     artifacts: dict[str, str],
 ) -> None:  # fmt: skip
-    """As the UI starts them; both call the functions of the commands."""
-    module = project.root / "flows/command_flows.py"
+    """As the UI starts it; it calls the function of the command."""
+    module = project.root / "flows/verify_flow.py"
     if not (before := module.read_text()).endswith(FOUND):
         module.write_text(before + FOUND)
     project.behave(command=behaviour)
-    run = project.create(f"{deployment}/{deployment}", **parameters)
+    run = project.create("verify/verify", **parameters)
     state = wait_for(lambda: (shown := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and shown, 600)
     assert (state["name"], state["message"]) == (name, message)
     shown = {key: artifact["data"] for key, artifact in project.artifacts(run).items()}
