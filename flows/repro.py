@@ -31,7 +31,7 @@ from tandem import files
 from tandem.params.loading import load_params
 from tandem.params.reading import read_yaml
 from tandem.terminal.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
-from tandem.terminal.messages import more_seeds, nearest
+from tandem.terminal.messages import MORE_SEEDS, more_seeds_of, nearest
 
 LOG = files.STATE / "logs/repro.log"
 # Arguments after which the output is that of `dvc repro`.
@@ -159,7 +159,8 @@ def results(workloads: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[s
             if not workloads or row["workload"] in workloads:
                 lines.append(f"{row['workload']} on {row['requested']} is left out: {row['reason']}")
         if rows and all(len(row["seeds"]) == 1 for row in rows):
-            lines.append(f"one seed each; {more_seeds(workloads, load_params().devices)} shows the spread")
+            spread = more_seeds_of(" ".join(workloads)) if workloads else f"{MORE_SEEDS} shows the spread"
+            lines.append(f"one seed each; {spread}")
         table = table_of((folder / "compare.md").read_text(encoding="utf-8"), selected)
         return rows, [*table, "", *(f"  {line}" for line in dict.fromkeys(lines))]
     except (OSError, ValueError, LookupError):  # missing or damaged

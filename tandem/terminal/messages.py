@@ -7,7 +7,9 @@ from typing import Any
 
 MAX_LETTERS = 1000  # of a message, which may quote a whole file
 NUM_MORE_SEEDS = 4  # beside the first, 0, for a spread of the scores
-SEEDS_OPTION = f"-S 'seeds=[{','.join(map(str, range(1 + NUM_MORE_SEEDS)))}]'"
+SEEDS = list(range(1 + NUM_MORE_SEEDS))
+SEEDS_OPTION = f"-S 'seeds=[{','.join(map(str, SEEDS))}]'"
+MORE_SEEDS = f"`dvc exp run {SEEDS_OPTION}`"
 
 
 def one_line(text: object) -> str:
@@ -51,22 +53,6 @@ def without_password(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else url
 
 
-def more_seeds(workloads: Iterable[str] = (), devices: Iterable[str] = ()) -> str:
-    """Return the command for a spread of the scores of all workloads, or of `workloads` on `devices`.
-
-    DVC's `compare`, which alone writes results/scores.json, depends on all workloads. For some of them, the command
-    names every stage.
-    """
-    command = f"dvc exp run {SEEDS_OPTION}"
-    devices, stages = list(devices), []
-    for workload in workloads:
-        stages += [f"preprocess@{workload}", f"baseline@{workload}"]
-        for device in devices:
-            stages += [f"{stage}@{workload}-{device}" for stage in ("preload", "train", "replicate", "evaluate")]
-        stages.append(f"speed@{workload}")
-    if stages:
-        command = " ".join([command, "--single-item stages/dvc.yaml:hardware", *stages, "compare"])
-    return f"`{command}`"
-
-
-MORE_SEEDS = more_seeds()
+def more_seeds_of(workload: str) -> str:
+    """Return how to get a spread of the scores of `workload`, without the others."""
+    return f"with `seeds: {SEEDS}` in params.yaml, `tandem repro {workload}` shows the spread"

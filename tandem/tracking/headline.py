@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
-from tandem.terminal.messages import more_seeds
+from tandem.terminal.messages import more_seeds_of
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
@@ -91,8 +91,7 @@ def write_description(client: Any, run_id: str) -> None:
         if "seeds" not in tags:
             remarks.append(how_to_load(f"runs:/{run_id}/model"))
         if "seeds" not in tags and PARENT_TAG not in tags:
-            command = more_seeds([tags["workload"]], [tags["requested_device"]])
-            remarks.append(f"one seed; {command} shows the spread of the score")
+            remarks.append(f"one seed; {more_seeds_of(tags['workload'])} of the score")
     words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
     figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
     figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []

@@ -14,7 +14,6 @@ import pytest
 from flows import show
 from flows.show import WORKSPACE, differing, params_in_force
 from tandem.runs import provenance
-from tandem.terminal.messages import more_seeds
 from tests.projects import (
     ROOT,
     TINY,
@@ -40,13 +39,11 @@ TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.
 
 @pytest.fixture(scope="module")
 def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A project whose results are committed, after an experiment in its workspace, with the command for more seeds; and
-    what the experiment printed.
-    """
+    """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
     project = without_publisher(copy_of(trained, tmp_path_factory.mktemp("published") / "project"))
     commit(project)
-    command = more_seeds(["tiny"], ["cpu"]).strip("`").replace("[0,1,2,3,4]", "[0,1]")
-    return project, shell(project, f"{command} --name shorter -S tiny.train.epochs=2").stdout
+    command = "dvc exp run -S 'seeds=[0,1]' --name shorter -S tiny.train.epochs=2"
+    return project, shell(project, command).stdout
 
 
 @pytest.fixture(scope="module")
