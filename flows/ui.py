@@ -42,6 +42,7 @@ FIXES = {
     f"{OTHER_DATABASE}",
     "file is not a database": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
     "disk image is malformed": f".tandem/prefect/prefect.db is damaged; {OTHER_DATABASE}",
+    "address already in use": "another process has just taken the port; run the same command again",
     "No space left on device": "`tandem doctor` names the full disk",
     "No usable temporary directory": "`tandem doctor` names the full disk; or set TMPDIR to a folder with room",
     "disk is full": "`tandem doctor` names the full disk",
@@ -80,8 +81,7 @@ def run_servers(*ports: int) -> Result:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
     try:
-        while not start_all(servers, *ports):
-            stop_all(servers)
+        start_all(servers, *ports)
         while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
         raise CommandError(ended(dead[0]))
@@ -93,20 +93,12 @@ def run_servers(*ports: int) -> Result:
             signal.signal(number, signal.SIG_IGN)
         STATE_FILE.unlink(missing_ok=True)
         cancel_runs(servers)
-        stop_all(servers)
+        for server in reversed(servers):  # the deployments first, then the servers to which they report
+            processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
-def stop_all(servers: list[Server]) -> None:
-    """The deployments first, then the servers to which they report."""
-    while servers:
-        processes.stop(servers.pop().process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
-
-
-def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> bool:
-    """Start the servers in order; add each to `servers` as soon as its process exists. Raises CommandError.
-
-    Returns False if another process has taken a port after it was found free.
-    """
+def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
+    """Start the servers in order; add each to `servers` as soon as its process exists. Raises CommandError."""
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port = free_port("Prefect", prefect_port)
     mlflow_port = free_port("MLflow", mlflow_port, besides=prefect_port)
@@ -141,20 +133,18 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> boo
     stored = [f"sqlite:///{files.MLRUNS}/mlflow.db", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["tandem.tracking.mlflow_server", HOST, str(mlflow_port), *stored]
     servers.append(start("MLflow's server", command, f"{mlflow}/health"))
-    if not is_ready(servers[0]):
-        return False
+    wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])
     deployment = f"{prefect}/api/deployments/name/pipeline/pipeline"
     servers.append(start("the deployments (flows.deployments)", ["flows.deployments"], deployment))
-    if not all(map(is_ready, servers[1:])):
-        return False
+    for server in servers[1:]:
+        wait_until_ready(server)
     state = {"pid": os.getpid(), "project": str(files.REAL_ROOT), "prefect": prefect, "mlflow": mlflow}
     STATE_FILE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  the report, with links to everything   {prefect}/report")
     print(f"  start, watch and schedule the pipeline {prefect}/v2/deployments")
     print(f"  MLflow; the report has its addresses   {mlflow}")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
-    return True
 
 
 def start(name: str, command: list[str], ready_url: str) -> Server:
@@ -183,32 +173,28 @@ def is_free(port: int) -> bool:
     return True
 
 
-def is_ready(server: Server) -> bool:
-    """Wait until the server answers; False if its port is taken. Raises CommandError."""
+def wait_until_ready(server: Server) -> None:
+    """Raises CommandError if the server ends or does not answer."""
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
-            if "address already in use" in log_of(server):
-                return False
             raise CommandError(ended(server))
         try:
             with urllib.request.urlopen(server.ready_url, timeout=5):
-                return True
+                return
         except OSError:
             time.sleep(0.2)
     raise CommandError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
 
 
-def log_of(server: Server) -> str:
-    return server.log.read_text(encoding="utf-8", errors="replace")
-
-
 def ended(server: Server) -> str:
     """How the server ended, with the error in its log and the next step if it is known."""
-    lines = [line.strip() for line in log_of(server).strip().splitlines()] or ["nothing"]
+    text = server.log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.strip().splitlines()] or ["nothing"]
     # uvicorn prints a traceback and then only that the start failed.
     error = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
-    fix = next((fix for words, fix in FIXES.items() if words in error), "")
+    known = ((line, fix) for words, fix in FIXES.items() for line in reversed(lines) if words in line)
+    error, fix = next(known, (error, ""))
     sentence = f"{server.name} {processes.exit_text(server.process.poll() or 0)}"
     return f"{sentence}; {error}{fix and '; '}{fix} (log: {files.relative(server.log)})"
 
