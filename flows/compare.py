@@ -59,9 +59,9 @@ def compare(names: list[str]) -> list[Comparison]:
     for (name, runs), (other_name, other_runs) in itertools.combinations(by_name.items(), 2):
         if shared := {run.run_id for run in runs if run.run_id} & {run.run_id for run in other_runs}:
             raise WrongArgument(f"{name} and {other_name} are the same run ({shared.pop()}); name two different ones")
-    by_workload: dict[str, list[list[Run]]] = {}
-    for runs in by_name.values():
-        by_workload.setdefault(runs[0].workload, []).append(runs)
+    by_workload: dict[str, dict[str, list[Run]]] = {}
+    for name, runs in by_name.items():
+        by_workload.setdefault(runs[0].workload, {})[name] = runs
         for run in runs:
             if run.score:
                 run.open("predictions.csv")  # altered predictions are an error
@@ -69,7 +69,10 @@ def compare(names: list[str]) -> list[Comparison]:
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
         raise WrongArgument(f"a comparison needs two or more runs of each workload; received {counts}")
     comparisons = [
-        compare_sides(workload, [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides, strict=True)])
+        compare_sides(
+            workload,
+            [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides.values(), strict=True)],
+        )
         for workload, sides in by_workload.items()
     ]
     for judgement in itertools.chain.from_iterable(comparison.judgements for comparison in comparisons):
@@ -77,16 +80,14 @@ def compare(names: list[str]) -> list[Comparison]:
     return comparisons
 
 
-def side_names(runs_of_sides: list[list[Run]]) -> list[str]:
-    """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
-    first_runs = [runs[0] for runs in runs_of_sides]
+def side_names(runs_of_sides: dict[str, list[Run]]) -> list[str]:
+    """Names that distinguish the sides: the device, the device and machine, or what the user wrote."""
+    first_runs = [runs[0] for runs in runs_of_sides.values()]
     devices, machines = [run.kind for run in first_runs], [run.timing["machine"] for run in first_runs]
     for names in (devices, [f"{device} of {machine}" for device, machine in zip(devices, machines, strict=True)]):
         if len(set(names)) == len(names):
             return names
-    labels = [run.run_id[:8] if run.run_id else f"files {number}" for number, run in enumerate(first_runs, 1)]
-    counts = [f"{len(runs)} seeds, the first " if len(runs) > 1 else "" for runs in runs_of_sides]
-    return [f"{run.name} ({count}{label})" for run, count, label in zip(first_runs, counts, labels, strict=True)]
+    return list(runs_of_sides)
 
 
 def tag(judgement: Judgement) -> None:
