@@ -32,7 +32,7 @@ try:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    from flows import damaged_files, ui
+    from flows import damaged_files
     from tandem.devices import cuda, nvml
     from tandem.devices.hardware import driver_text, free_memory_bytes, torch_build
     from tandem.files import FULL, ROOT, relative
@@ -184,13 +184,6 @@ def room_advice(folder: Path) -> str:
     return f"du -xh --max-depth=2 {top} | sort -h | tail (docs/dvc.md, Make room, says what can be deleted)"
 
 
-def ports() -> Iterator[Finding]:
-    for name, port in {} if ui.running_servers() else ui.PORTS.items():
-        if not ui.is_free(port):
-            fix = f"ss -ltnp; tandem ui --{name.lower()}-port {port + 100}"
-            yield Finding("warning", f"port {port} of {name} is in use", "`tandem ui` takes the next free one", fix)
-
-
 def dvc() -> Iterator[Finding]:
     for what, fix in damaged_files.unreadable_files() or damaged_files.damaged_objects():
         yield Finding("problem", what, "DVC stops, or restores a file that is not the recorded one", fix)
@@ -236,7 +229,7 @@ def live() -> Iterator[Finding]:
         yield Finding(status, f"{what}; peak memory {result['peak_mib']} MiB", why, fix)
 
 
-CHECKS = (python, packages, account, gpu, space, ports, git, dvc, mlflow, live)
+CHECKS = (python, packages, account, gpu, space, git, dvc, mlflow, live)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
