@@ -80,7 +80,7 @@ def misspelt_method(component: Component) -> str:
     """
     own_methods = {name for name, module in component.methods.items() if module.startswith("workloads.")}
     base = read_component("task", "", "tandem.tasks", "Task", ROOT / "tandem/tasks/__init__.py")
-    task_methods = {"draw"}.union(base.methods, *(task.methods for task in built_in("task").values()))
+    task_methods = set(base.methods).union(*(task.methods for task in built_in("task").values()))
     for name in sorted(own_methods - task_methods):
         if not name.startswith("_") and (similar := get_close_matches(name, task_methods, 1, NEAR)):
             return f"{name!r}; did you mean {similar[0]!r}?"

@@ -1,6 +1,5 @@
 """Charts of a trained model's test results, drawn from the tables of an evaluated run."""
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -12,8 +11,6 @@ from matplotlib.colors import PowerNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.lines import Line2D
 
-from tandem.files import relative
-from tandem.parts import find
 from tandem.report.drawing import LINE_STYLES, MANY_POINTS, WIDTH, Chart, chart, plain, whole_numbers
 from tandem.report.text import counted, words
 from tandem.runs.run import Run
@@ -37,29 +34,9 @@ LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 
 def outcomes(run: Run, title_end: str = "") -> list[Chart]:
-    """Return the charts of an evaluated run: those that its task names and its own. `title_end`: device and seed."""
+    """Return the charts of an evaluated run that its task names. `title_end`: device and seed."""
     charts = [CHARTS[name](run) for name in run.task_attributes["charts"] if name in CHARTS]
-    charts.append(own_figure(run))
     return [Chart(f"{outcome.title}{title_end}", outcome.sentence, outcome.figure) for outcome in charts if outcome]
-
-
-def own_figure(run: Run) -> Chart | None:
-    """Return the figure that the task draws itself; None if it draws none or its file is not here."""
-    name = run.train["block"]["task"]
-    try:
-        component = find("task", name, run.workload)
-        if "draw" not in component.methods or not run.predictions:
-            return None
-        task: Any = component.load()
-    except ValueError:
-        return None
-    if not isinstance(inspect.getattr_static(task, "draw"), staticmethod):
-        raise ValueError(f"{relative(component.path)}: `draw` of {component.attribute} must be a @staticmethod")
-
-    def draw(axes: Axes) -> None:
-        task.draw(axes, run.predictions)
-
-    return chart(f"Figure of {name}", (task.draw.__doc__ or "").strip().partition("\n")[0], draw)
 
 
 def confusion(run: Run) -> Chart | None:
