@@ -52,7 +52,7 @@ class Verified:
 
     run: str
     verdict: Verdict
-    notes: tuple[str, ...]  # what was compared, the source of the data, the times
+    notes: tuple[str, ...]  # the recorded run, the source of the data, the times
 
     @property
     def sentence(self) -> str:
@@ -113,7 +113,7 @@ def judge(original: Run, quick: bool, threads: int | None, device: str | None, n
             return Verdict("different", "data", "; ".join(data))
         num_epochs = min(QUICK_EPOCHS, len(original.train["epochs"])) if quick else None
         (new_run,) = project.rerun([original.seed], num_epochs, evaluate=not quick)
-        notes += [compared_text(original, new_run), times_text(original, new_run)]
+        notes.append(times_text(original, new_run))
         environment = verdicts.environment_of(original, new_run)
         verdict = verdicts.judge_bitwise(original, new_run, environment)
         return verdict or judge_rounding(original, project, new_run, environment, num_epochs)
@@ -152,11 +152,6 @@ def refuse_other_environment(run: Run) -> None:
             f"{str(needed)[:12]} in the run; clone the project, check out {run.timing['tree']['commit']}, run "
             "`make setup` and verify the run in that clone, by its folder or its MLflow run id",
         )
-
-
-def compared_text(original: Run, new_run: Run) -> str:
-    quantities = f"losses, weights, order and draws of {verdicts.epochs_compared(original, new_run)}"
-    return f"compared: {quantities}" + (", predictions" if new_run.score else ", no predictions")
 
 
 def times_text(original: Run, new_run: Run) -> str:
