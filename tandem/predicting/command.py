@@ -46,13 +46,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> Result:
     folder, weights, run = model_of(options.name)
     with suppress(ValueError, OSError):  # of parameters that are no longer valid
-        if run and (differing := other_parameters(run)):
+        if differing := other_parameters(run):
             print(f"warning: this model was trained with other parameters: {differing}", file=sys.stderr)
     repro = f"`tandem repro {options.name.partition('@')[0]}`"
-    if run and (changed := other_code(run)):
+    if changed := other_code(run):
         print(f"warning: this model was trained with other code: {', '.join(changed)} changed since, so its "
               f"predictions may be wrong; {repro} trains it again", file=sys.stderr)  # fmt: skip
-    if run and not run.score:
+    if not run.score:
         print(f"warning: this model has no score yet; {repro} evaluates it", file=sys.stderr)
     if not options.table.exists():
         raise WrongArgument(f"there is no table {options.table}")
@@ -127,8 +127,8 @@ def requested_device(device: str, requested: Sequence[str]) -> str:
     return candidates[0] if candidates else device
 
 
-def model_of(name: str) -> tuple[Path, str, Run | None]:
-    """The folder of the model's files, the name of its weights, and its run; None without a record of it."""
+def model_of(name: str) -> tuple[Path, str, Run]:
+    """The folder of the model's files, the name of its weights, and its run."""
     workload, _, device = name.partition("@")
     params = load_params()
     weights: str = load_workload(workload).evaluate.weights
@@ -142,10 +142,7 @@ def model_of(name: str) -> tuple[Path, str, Run | None]:
             raise WrongArgument(f"{problem}; {here}; add {device} there and run `dvc repro`, or name {others}")
         or_name = f", or name another device of params.yaml: {others}" if others else ""
         raise ValueError(f"{problem}; train it with `tandem repro {workload}`{or_name}")
-    try:
-        run = open_folder(folder)
-    except (ValueError, OSError):  # a model without its record predicts too
-        return folder, weights, None
+    run = open_folder(folder)
     if run.score:
         weights = run.score["evaluate"]["weights"]  # those that `evaluate` has scored, whatever params.yaml says since
     for file in (f"{weights}.safetensors", "model.json"):
