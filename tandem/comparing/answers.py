@@ -45,11 +45,11 @@ def speed(comparisons: Sequence[Comparison]) -> str:
 
 def repeated(comparisons: Sequence[Comparison]) -> str:
     """Which workloads repeat the published results."""
-    no_seed, nothing = "no run here has the published seed", "no published result to repeat"
-    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed, nothing)}
+    no_seed, two_devices = "no run here has the published seed", "the devices are compared with each other instead"
+    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed)}
     for comparison in comparisons:
         verdict = comparison.reference.verdict if comparison.reference else None
-        name = verdict.name if verdict else no_seed if comparison.reference else nothing
-        by_verdict[name].append(comparison.workload)
+        name = verdict.name if verdict else no_seed if comparison.reference else comparison.no_reference or two_devices
+        by_verdict.setdefault(name, []).append(comparison.workload)
     texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]
     return f"Compared with the published results: {'; '.join(texts)}."

@@ -54,10 +54,6 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
         sides += [*comparison.sides, *([comparison.reference.side] if comparison.reference else [])]
     labelled, hardware = layout.labelled(sides)
     local = [side for side in labelled if side.name != PUBLISHED]
-    alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
-    for comparison in comparisons:
-        if not comparison.judgements and not comparison.reference:
-            alone.setdefault(comparison.no_reference, []).append(comparison.workload)
     with drawing.chart_style():
         pages = [page(comparison, labelled) for comparison in comparisons]
         template = environment.get_template("report.html.j2")
@@ -67,7 +63,6 @@ def write_report(path: Path, comparisons: Sequence[Comparison], outdated: Sequen
             hardware=hardware,
             pages=pages,
             outdated=outdated,
-            alone=alone,
             more_seeds="" if any(len(side.runs) > 1 for side in local) else MORE_SEEDS,
             has_verdicts=any(page["verdict"] for page in pages),
             answers=answers(comparisons),
