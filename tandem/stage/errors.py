@@ -20,9 +20,6 @@ NOT_DETERMINISTIC = " does not have a deterministic implementation"  # torch's w
 
 def fail_with(name: str, error: Exception) -> int:
     """Print the reason: one sentence for what a user can cause, a traceback for a mistake in Tandem's code."""
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter fails again at exit
-        return fail(name, "the program that reads the output has ended; write the output to a file")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in ("stages", "tandem", "flows"):
         return fail(name, missing_package(error))
     if isinstance(error, OSError | ValueError):
