@@ -3,7 +3,7 @@
 RUN is one of
 
     sign@cpu, sign@cpu-0    the run in results/ of a workload on a device, with a seed; if there is none, the latest in
-                            MLflow, if possible one that is not of a DVC experiment
+                            MLflow
     3f1c...                 an MLflow run id
     results/runs/sign/auto  the folder of a run, including one from another machine
     published               the results in results/ against those published with the project; trains nothing

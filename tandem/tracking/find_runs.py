@@ -5,9 +5,8 @@ A run is named by
     an MLflow run id          or its first digits, at least 6; in the tracking store in use: the project's, or the one
                               that MLFLOW_TRACKING_URI names
     sign@cpu, sign@cpu-0      workload@device[-seed]. The device is the one in params.yaml (including `auto`), or the
-                              one that was used. `find` returns the run in results/ if there is one, otherwise the
-                              latest finished run in the tracking store, if possible one that is not of an experiment.
-                              `find_seeds` returns the latest finished run in the tracking store
+                              one that was used: the latest finished run in the tracking store. `find` returns the run
+                              in results/ if there is one
     a path                    of a run's folder (results/runs/sign/cpu if it has one seed, otherwise
                               results/runs/sign/cpu/train/result/0), or of a file in it
 
@@ -41,7 +40,6 @@ FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@devic
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
-IS_NO_EXPERIMENT = "tags.`dvc.experiment` IS NULL"
 
 
 def find(run: str) -> Run:
@@ -51,7 +49,7 @@ def find(run: str) -> Run:
         return open_folder(path)
     if (match := NAME.fullmatch(run)) and (workspace_run := run_of_workspace(match)):
         return workspace_run
-    entry = entry_of(run, IS_NO_EXPERIMENT)
+    entry = entry_of(run)
     if not is_training(entry):
         names = ", ".join(sorted(map(name_of, children_of(entry))))
         raise WrongArgument(f"{run} is the parent run of several seeds; name one of its runs: {names}")
@@ -160,11 +158,8 @@ def experiments(name: str | None = None) -> list[str]:
     return [experiment.experiment_id for experiment in all_experiments if name in (None, experiment.name)]
 
 
-def entry_of(run: str, preferred: str = "") -> Any:
-    """Return the run with an id, or the latest with a name. Of a name, runs that meet `preferred` take precedence.
-
-    Raises WrongArgument if there is none.
-    """
+def entry_of(run: str) -> Any:
+    """Return the run with an id, or the latest with a name. Raises WrongArgument if there is none."""
     if RUN_ID.fullmatch(run):
         if len(run) == ID_LENGTH:
             entries = search(experiments(), f"attributes.run_id = '{run}'", most=1)
@@ -176,18 +171,17 @@ def entry_of(run: str, preferred: str = "") -> Any:
     else:
         match = NAME.fullmatch(run)
         assert match, run
-        entries = latest_of_name(*match.groups(), preferred) if preferred else []
-        entries = entries or latest_of_name(*match.groups())
+        entries = latest_of_name(*match.groups())
     if not entries:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
         raise WrongArgument(f"MLflow at {shown_uri(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
     return entries[0]
 
 
-def latest_of_name(workload: str, device: str, seed: str | None, *clauses: str) -> list[Any]:
+def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
     """Return the latest finished training with this name, if any. `device` is the requested or the used one."""
     ids = experiments(workload)
-    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else []), *clauses]
+    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else [])]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
     entries = [entry for of_device in either for entry in search(ids, of_device, *common, most=1, by="end_time")]
     return sorted(entries, key=lambda entry: -entry.info.end_time)[:1]
