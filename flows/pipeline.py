@@ -43,7 +43,6 @@ from flows import processes, remote, results_in_prefect
 from flows.events import Outcome, StageEvent, event_in
 from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from tandem.stage import STAGES
 from tandem.stop_signals import stop_when_ended
 from tandem.terminal.command import CommandError
 from tandem.terminal.messages import without_password
@@ -212,17 +211,11 @@ class StageRuns:
 
     def start(self, name: str) -> None:
         """Create the running flow run of a stage, below a task run of the pipeline whose state the server sets."""
-        stage, _, item = name.partition("@")
-        words = STAGES.get(stage, ())
-        # A workload's name may contain hyphens, a device's does not.
-        parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
-
         def create() -> FlowRun:
             return self.client.create_flow_run(
-                Flow(do_nothing, name=stage, validate_parameters=False),
+                Flow(do_nothing, name=name.partition("@")[0], validate_parameters=False),
                 name=name,
-                parameters=parameters,
-                tags=[STAGE_TAG, *parameters.values()],
+                tags=[STAGE_TAG],
                 parent_task_run_id=self.create_task_run(name).id,
                 state=Running(),
             )

@@ -16,7 +16,7 @@ from importlib import import_module
 
 from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_ended
 
-# The item of each stage in dvc.yaml's matrix; also the parameters of its Prefect flow run.
+# The item of each stage in dvc.yaml's matrix.
 STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
