@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import textwrap
 import time
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -13,7 +14,7 @@ from tandem.runs.terminal import EPOCH_LINE, FIT_LINE
 
 SECONDS_BETWEEN_LOOKS = 0.2
 NOTICES = re.compile("warning|stopping|interrupted|out of memory", re.IGNORECASE)  # begin lines that a user must see
-MAX_LETTERS = 72  # of what a stage said last; the log has all of it
+MAX_LETTERS = 67  # of what a stage said last; the log has all of it
 
 
 class StageLines:
@@ -94,18 +95,11 @@ class StageLines:
                 if event.is_interrupted:
                     message = "interrupted"
                 if message:
-                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {shortened(message)}")
+                    message = textwrap.shorten(message, MAX_LETTERS, placeholder=" ...")
+                    self.write(f"{event.stage:<22} {event.seconds:6.1f} s  {message}")
                 self.stage = ""
 
     def write(self, text: str) -> None:
         clear = "\r\x1b[K" if self.terminal.isatty() else ""
         self.terminal.write(clear + (f"{text}\n" if text else ""))
         self.terminal.flush()
-
-
-def shortened(text: str) -> str:
-    """Return the parts of `text`, which semicolons separate, that fit into MAX_LETTERS."""
-    if len(text) <= MAX_LETTERS:
-        return text
-    parts = text[:MAX_LETTERS].rpartition("; ")
-    return parts[0] or f"{text[: MAX_LETTERS - 3]}..."
