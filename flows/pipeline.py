@@ -211,6 +211,7 @@ class StageRuns:
 
     def start(self, name: str) -> None:
         """Create the running flow run of a stage, below a task run of the pipeline whose state the server sets."""
+
         def create() -> FlowRun:
             return self.client.create_flow_run(
                 Flow(do_nothing, name=name.partition("@")[0], validate_parameters=False),

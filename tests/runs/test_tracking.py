@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tandem.runs import provenance, schemas
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
 from tandem.runs.run import open_folder
 from tandem.tracking import headline, registry, view
+from tandem.tracking.publisher import Publication
 from tests.projects import (
     ROOT,
     TINY,
@@ -180,6 +182,9 @@ def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(empty_histor
             registry.register(client, "tiny", run_id, model_id, {"val_score": score, "data": {"train": data}})
         versions.append(client.get_model_version_by_alias("tandem-tiny", "best").version)
     assert list(map(int, versions)) == [1, 2, 2, 2, 5, 2]
+    again = {"val_score": 0.8, "data": {"train": "a"}, "not_registered": "an experiment with more seeds"}
+    Publication.register(SimpleNamespace(client=client, run_id=run_id), "tiny", client.get_run(run_id), model_id, again)
+    assert "tandem.not_registered" not in client.get_run(run_id).data.tags
     assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
