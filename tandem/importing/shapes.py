@@ -113,14 +113,14 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
             "new.csv, with your names for A, B and so on"
         )
-    arguments = (for_header, options.get("label"), partial(column_of, path, text))
-    why = "as requested" if layout else wide.is_wide(columns, *arguments)
+    whole = partial(column_of, path, text)
+    why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"), whole)
     if text is None and not why:
         check_no_lists_in_parquet(path)
     if layout == "wide" or (why and not layout):
         hint = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{hint}")
-        return wide.open_wide(path, files, text, columns, options, [*notes, note])
+        return wide.open_wide(path, files, text, columns, whole, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tandem.importing import text_format, text_tables
-from tandem.importing.columns import Choice, TableColumns, in_stretches, named_like, shortened
+from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
 from tandem.importing.infer_label import alike_names
@@ -222,10 +222,13 @@ def open_wide(
     files: Sequence[SplitFile],
     text: TextTable | None,
     columns: TableColumns,
+    whole: Callable[[str], pd.Series],
     options: Mapping[str, Any],
     notes: list[Note],
 ) -> Source:
-    """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows."""
+    """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows;
+    `whole`: the cells of a column in all rows.
+    """
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
         raise WrongArgument(f"{columns.shown} has no column {label!r}; --label names one")
@@ -235,7 +238,7 @@ def open_wide(
             f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
             "steps as 0, 1, 2, ..."
         )
-    label = label or (None if has_header else label_without_header(columns))
+    label = label or (None if has_header else label_without_header(columns, whole))
     of_features = [name for name in names if name != label]
     if label and not has_header and of_features:
         place = names.index(label)
@@ -315,14 +318,22 @@ def row_per_sequence(
     )
 
 
-def label_without_header(columns: TableColumns) -> str:
-    """The first or last column, whichever is text or has repeated whole numbers; else the last."""
-    names, max_distinct = list(columns.frame.columns), max(2, len(columns.frame) // 2)
-    ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
-    ends = [name for name in ends if not columns.never_changes(name)] or ends
+def label_without_header(columns: TableColumns, whole: Callable[[str], pd.Series]) -> str:
+    """The first or last column, whichever is text, has few whole numbers, or else repeated ones; else the last."""
+    names = list(columns.frame.columns)
+    cells = {name: whole(name) for name in (names[0], names[-1]) if name in columns.kinds}
+    counts = {name: column.nunique() for name, column in cells.items()}
+    ends = [name for name in cells if counts[name] > 1]
     texts = [name for name in ends if columns.kinds[name] == "text"]
-    whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= max_distinct]
-    return next(iter([*texts, *whole]), names[-1])
+    repeated = [name for name in ends if columns.kinds[name] == "whole" and 2 * counts[name] <= len(cells[name])]
+    few = [name for name in repeated if counts[name] <= MOST_CLASSES]
+    if len(few) > 1 and not texts:
+        flags = " or ".join(f"--label {names.index(name) + 1}" for name in few)
+        raise CommandError(
+            f"{columns.name} has no header, and its first and last column hold few whole numbers; give {flags}",
+            NO_ANSWER,
+        )
+    return next(iter([*texts, *few, *repeated]), names[-1])
 
 
 def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tandem.importing import new_workload, text_format, wide
+from tandem.terminal.command import CommandError
 from tests.own_tables import planned, reasons, refusal, rewritten, saved
 from tests.shapes import (
     LABELS,
@@ -145,6 +146,31 @@ def test_a_table_without_a_header_is_read(tmp_path: Path):
         assert data.sequences.classes == (4, 5) and data.sequences.values.shape[1] == array.shape[1]
         chosen_plan, chosen_data = prepared(tmp_path / name, "--label", str(place + 1))
         assert chosen_plan.workload == plan.workload and (chosen_data.sequences.labels == data.sequences.labels).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [
+        (lambda draw: draw.integers(-30, 30, 1200), lambda draw: np.arange(1200) % 4, 31),  # EMG
+        (lambda draw: draw.normal(size=1200).round(2), lambda draw: np.arange(1200) % 4, 31),
+        (lambda draw: draw.integers(-30, 30, 1200), lambda draw: np.arange(1200) // 1100, 31),  # one label at first
+        (lambda draw: np.arange(1200) % 4, lambda draw: draw.integers(-30, 30, 1200), 1),
+        (lambda draw: draw.permutation(1200) % 40, lambda draw: draw.normal(size=1200).round(2), 1),
+        (lambda draw: np.arange(1200) % 4, lambda draw: draw.integers(0, 9, 1200), None),
+    ],
+)
+def test_of_first_and_last_column_the_one_of_few_whole_numbers_is_the_label(
+    tmp_path: Path, first: Any, last: Any, label: int | None
+):
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.integers(-30, 30, (1200, 29)))
+    table.insert(0, "first", first(draw))
+    table.assign(last=last(draw)).to_csv(path := tmp_path / "t.csv", index=False, header=False)
+    if label is None:
+        with pytest.raises(CommandError, match="no header, and its first and last .*; give --label 1 or --label 31$"):
+            planned(path)
+    else:
+        assert f"column {label} of 31" in reasons(planned(path))["label"]
 
 
 def test_a_constant_first_column_is_no_label(tmp_path: Path):
