@@ -2,7 +2,7 @@
 
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording record session clip track episode case run sample id".split()
-STEP_NAMES = "step frame tick t time timestamp stamp datetime date index".split()
+STEP_NAMES = "step frame tick t time timestamp stamp datetime date elapsed index".split()
 LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
 GROUP_NAMES = (
     "group person subject participant user patient speaker writer actor signer player animal device sensor".split()

@@ -218,6 +218,18 @@ def test_files_with_rows_out_of_order_are_in_the_order_of_their_step(tmp_path: P
     assert expect(folder, ordered=False).workload.preprocess.columns.step == step
 
 
+def test_of_two_clocks_in_files_one_is_the_step_and_the_other_no_feature(tmp_path: Path):
+    """As in Accelerometer.csv of the app Sensor Logger."""
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*/*.csv"))):
+        table = pd.read_csv(path)
+        elapsed = np.arange(len(table)) * 0.02 + np.random.default_rng(number).uniform(0, 0.001, len(table))
+        table.insert(0, "time", 1709287247000000000 + number * 10**12 + (elapsed * 1e9).astype(int))
+        table.assign(seconds_elapsed=elapsed).to_csv(path, index=False)
+    for options in ((), ("--step", "time"), ("--step", "seconds_elapsed")):
+        assert planned(folder, *options).workload.preprocess.columns.features == ("x", "y")
+
+
 def test_a_reading_in_files_that_is_called_like_a_step_is_a_feature(tmp_path: Path):
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
     for number, path in enumerate(folder.glob("*/*.csv")):

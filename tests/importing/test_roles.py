@@ -89,10 +89,14 @@ def test_a_column_of_train_and_test_with_another_name_is_pointed_out(tmp_path: P
     assert f"{name} (train and test by its words; call it `split`" in str(new_workload.summary_lines(plan))
 
 
-@pytest.mark.parametrize(("column", "is_feature"), [("t", True), ("time", False), ("time_left", False)])
+@pytest.mark.parametrize(
+    ("column", "is_feature"), [("t", True), ("time", False), ("time_left", False), ("seconds_elapsed", False)]
+)
 def test_a_reading_that_is_called_like_a_step_is_a_feature(tmp_path: Path, column: str, is_feature: bool):
     table = table_with()
     cells = {"t": table["f0"] + table.index / 1e6, "time": table["frame"] * 0.5, "time_left": 9.5 - table["frame"]}
+    jitter = np.random.default_rng(0).uniform(0, 0.1, len(table))  # as Sensor Logger's clock has
+    cells["seconds_elapsed"] = table["frame"] * 0.5 + jitter
     plan = planned(saved(table.assign(**{column: cells[column]}), tmp_path / "t.csv"), "--step", "frame")
     assert (column in plan.workload.preprocess.columns.features) == is_feature
     if not is_feature:
