@@ -69,7 +69,10 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if not candidates:  # find_task says what the only text that changes within the sequences lacks
         changing = [name for name in free if columns.changes(name, first_rows).any()]
         changing = [name for name in changing if columns.num_distinct(name) < len(columns.frame)]
-        changing = named_like(LABEL_NAMES, changing)[:1] or are_classes(changing)
+        classes, sure_names = are_classes(changing), {*LABEL_NAMES[:3], "target"}  # of numbers, beside text
+        named = named_like(LABEL_NAMES, changing)
+        named = [name for name in named if not classes or name in classes or words_of(name) & sure_names]
+        changing = named[:1] or classes
         candidates = changing if len(changing) == 1 else ids
     if len(candidates) > 1:
         raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)

@@ -1,6 +1,7 @@
 """Which column is the label: by its name, else the only one that could be; several are a question."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,21 @@ def test_a_number_that_changes_in_every_row_is_refused_with_the_code_that_cuts_w
     keys = ["clip", "frame"] if "clip" in table else ["frame"]
     last = windows.tail(1).set_index(keys)["left"]
     assert (last == table.set_index(keys)["left"][last.index]).all()
+
+
+@pytest.mark.parametrize(("stage", "label"), [("sleep_stage", "sleep_stage"), (None, "activity")])
+def test_text_that_changes_is_rather_the_label_than_a_number_called_activity(
+    tmp_path: Path, stage: str | None, label: str
+):
+    """The counts of an actigraph once were to be predicted, and the stages of sleep not mentioned."""
+    table = clips(LABELS, lengths=(60, 70)).drop(columns="label")
+    table["activity"] = np.random.default_rng(0).integers(0, 200, len(table))
+    if stage:
+        table[stage] = np.array(["W", "N1", "N2", "REM"])[table["frame"] // 12 % 4]
+    message = refusal(saved(table, tmp_path / "t.csv"))
+    assert f"--label {label} " in message and ("--window" in message) == bool(stage)
+    if stage:
+        assert planned(tmp_path / "t.csv", *shlex.split(message.partition("; ")[2].partition(" cuts")[0]))
 
 
 def test_a_constant_column_is_no_label_and_the_others_are_named(tmp_path: Path):
