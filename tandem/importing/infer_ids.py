@@ -12,7 +12,7 @@ import pandas as pd
 from tandem.data.rows import digits_of_times
 from tandem.importing.columns import DAY_SECONDS, Choice, NotFound, TableColumns, named_like, words_of
 from tandem.importing.infer_label import MISTAKEN_SHARE
-from tandem.importing.infer_step import find_steps, rows_together
+from tandem.importing.infer_step import advice_on_recordings, find_steps, rows_together
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -35,7 +35,8 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
             if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
                 raise ValueError(f"{columns.name}: {mistake}")
         raise NotFound(
-            f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
+            advice_on_recordings(columns)
+            or f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
             "--sequence and --step for many sequences, --time for one series; if the rows are in order, count them: "
             "table['step'] = range(len(table)), and give --step step and --label for a recording with labels in its "
             "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"

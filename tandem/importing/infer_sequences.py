@@ -28,6 +28,8 @@ from tandem.importing.infer_ids import find_ids, find_sequence
 from tandem.importing.infer_label import MOST_RARE, find_label, find_task, rare_classes
 from tandem.importing.infer_series import advice_on_times
 from tandem.importing.infer_step import (
+    advice_on_recordings,
+    find_blocks,
     find_steps,
     is_clock,
     is_even,
@@ -42,7 +44,6 @@ from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises
 USUAL_ROWS = 30  # of a window that gets the number of its last row
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
@@ -135,7 +136,10 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "merged cells of a spreadsheet, write it into each row (pandas.Series.ffill)"
         )
     returns = in_stretches(columns.frame[sequence]) == (False, True) and not named_like(SEQUENCE_NAMES, [sequence])
+    recordings = advice_on_recordings(columns)
     if named_like(LABEL_NAMES, [sequence]) or (returns and columns.num_distinct(sequence) <= MOST_RARE):
+        if recordings:
+            return f"{recordings} --label {shlex.quote(sequence)}"
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
@@ -156,6 +160,8 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             f"they tell sequences apart: table['sequence'] = {code}; then give --sequence sequence --step "
             f"{shlex.quote(step)}"
         )
+    if recordings:
+        return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
     count = "range(len(table))" if is_a_clock else f"table.groupby({sequence!r}).cumcount()"
     return (
@@ -169,12 +175,8 @@ def names_of_blocks(columns: TableColumns) -> list[str]:
     """A column that rises from row to row and begins again in block after block, and the fewest others that together
     have other values in each block, and the same in all of its rows; empty if there are none.
     """
-    numbers = columns.of_kind("time", "whole", "number")
-    for step in dict.fromkeys([*named_like(STEP_NAMES, numbers), *numbers]):
-        starts = np.r_[True, np.diff(columns.numbers(step).to_numpy()) <= 0]
-        num_blocks, first_rows = int(starts.sum()), np.flatnonzero(starts)[np.cumsum(starts) - 1]
-        if not 2 <= num_blocks <= len(starts) / USUAL_BLOCK:
-            continue
+    for step, starts in find_blocks(columns):
+        first_rows = np.flatnonzero(starts)[np.cumsum(starts) - 1]
         keys = columns.of_kind("text", "whole", exclude=[step])
         keys = [key for key in keys if not columns.changes(key, first_rows).any()]
         firsts = columns.frame[keys][starts]

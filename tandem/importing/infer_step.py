@@ -10,6 +10,7 @@ from tandem.importing.names import STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
 INCREASES = "it increases from row to row in every sequence"
+USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises
 LONG = 10  # units of a clock that is read in whole ones
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
 
@@ -53,6 +54,32 @@ def find_steps(columns: TableColumns, sequence: str, candidates: Sequence[str] |
     if len(unnamed) > 1:
         unnamed.sort(key=lambda column: likelihood_of_a_clock(columns, sequence, column))
     yield from ((column, INCREASES) for column in unnamed)
+
+
+def find_blocks(columns: TableColumns) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns that rise from row to row and begin again in block after block, those called like steps first; and
+    whether each row begins a block (R,).
+    """
+    numbers = columns.of_kind("time", "whole", "number")
+    for name in dict.fromkeys([*named_like(STEP_NAMES, numbers), *numbers]):
+        starts = np.r_[True, np.diff(columns.numbers(name).to_numpy()) <= 0]
+        if 2 <= starts.sum() <= len(starts) / USUAL_BLOCK:
+            yield name, starts
+
+
+def advice_on_recordings(columns: TableColumns) -> str:
+    """How to number the recordings if a clock begins again with each; empty if none does."""
+    for step, starts in find_blocks(columns):
+        if named_like(STEP_NAMES, [step]) or columns.frame[step][starts].nunique() == 1:
+            changes = f"pandas.to_numeric(table[{step!r}]).diff()"
+            if columns.kinds[step] == "time":
+                changes = f"pandas.to_datetime(table[{step!r}]).diff().dt.total_seconds()"
+            return (
+                f"{columns.shown}: {step!r} begins again {starts.sum() - 1:,} times, and no column tells the "
+                f"recordings apart; number them: table['recording'] = ({changes} < 0).cumsum(); then give --sequence "
+                f"recording --step {shlex.quote(step)}"
+            )
+    return ""
 
 
 def times_of_steps(columns: TableColumns, *exclude: str) -> list[str]:

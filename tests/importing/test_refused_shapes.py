@@ -201,6 +201,9 @@ def landmarks() -> pd.DataFrame:
     return pd.concat(parts).sort_values(["clip", "frame"], kind="stable", ignore_index=True)
 
 
+NUMBERED, BY_LABEL = (
+    clips(labels).assign(clip=lambda table: pd.factorize(table["clip"])[0]) for labels in (LETTERS, sorted(LETTERS))
+)
 TWO_DIGITS = HOURS.dt.strftime("%d/%m/%y")
 OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in HOURS]  # 12:00a
 PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
@@ -247,13 +250,17 @@ PAIRS = [
     (with_codes(), clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
     (with_codes().assign(step=lambda table: range(len(table))),
      clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
+    (NUMBERED.drop(columns="clip"), NUMBERED),
+    (BY_LABEL.drop(columns="clip"), BY_LABEL),
+    (NUMBERED.drop(columns="clip").assign(frame=DAYS[NUMBERED["frame"]]), NUMBERED),
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
 ]  # fmt: skip
 NAMES = (
     "two-digits month-name excel excel-days ms s of-day date-and-time 12:00a points parts "
     "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first "
     "label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
-    "days-of-two-digits-first codes codes-beside-a-counter landmarks"
+    "days-of-two-digits-first codes codes-beside-a-counter "
+    "restarts restarts-in-order-of-labels dates-that-restart landmarks"
 )
 
 
