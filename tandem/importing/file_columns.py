@@ -145,8 +145,8 @@ def are_people(names: Sequence[str]) -> bool:
 
 
 def patterns_of(ids: Sequence[str]) -> list[str]:
-    """Patterns for the names of files, one for each part that may be the label: words that several files share, between
-    the same signs in all names, or else letters before a number. P01 and s1 are people.
+    """Patterns for the names of files, one for each part that may be the label: numbers with a unit or words that
+    several files share, between the same signs in all names, or else letters before a number. P01 and s1 are people.
     """
     names = [name.rsplit("/", 1)[-1] for name in ids]
     for sign in "_- .":
@@ -168,12 +168,15 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
         fields[place] = "{person}"
     patterns = []
     for label in shared:
-        if label not in numbered and all(re.fullmatch(r"[^\W\d_][^\W_]*", word) for word in columns[label]):
-            form = [*fields[:label], "{label}", *fields[label + 1 :]]
+        units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
+        is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
+        is_word = label not in numbered and all(re.fullmatch(r"[^\W\d_][^\W_]*", word) for word in columns[label])
+        if is_number or is_word:
+            form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
             while not form[-1].startswith(("{label", "{person")):
                 form.pop()
             patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
-    return patterns[:3]
+    return sorted(patterns, key=lambda pattern: not re.search(r"{label}[A-Za-z]", pattern))[:3]
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

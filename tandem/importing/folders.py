@@ -94,7 +94,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if patterns := patterns_of(ids) or of_parents:
             ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
-        if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes()[:3]]:
+        if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes(that_change=bool(patterns))[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
         if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):
             ways.append("give --label folder1 if it is who or what was recorded")

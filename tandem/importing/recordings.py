@@ -112,7 +112,9 @@ class Reader:
         literal = [read_file(path, self.form, texts=whole) for path in sampled] if whole else []
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
-        self.has_text = any(is_text(part[name]) for part in samples for name in self.names)
+        texts = [name for name in self.names if any(is_text(part[name]) for part in samples)]
+        words = {name: {word for part in samples for word in pc.unique(part[name]).to_pylist()} for name in texts}
+        self.has_text = any(len(words[name] - {None, ""}) > 1 or named_like(LABEL_NAMES, [name]) for name in texts)
         self.step, self.why_step = find_step(self.types, samples, options.get("step"))
 
         # Columns called like a label that stay the same for many rows, and change within most files.
@@ -122,12 +124,15 @@ class Reader:
         changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in label_names}
         self.labels = [name for name, parts in changing.items() if 2 * sum(part[1] for part in parts) > len(parts)]
 
-    def names_of_codes(self) -> list[str]:
-        """The columns with few whole numbers, which may be labels."""
-        samples = pa.concat_tables([self.read(path) for path in self.sampled])
+    def names_of_codes(self, that_change: bool) -> list[str]:
+        """The columns with few whole numbers, which may be labels. `that_change`: only those that do within files."""
+        parts = [self.read(path) for path in self.sampled]
+        samples = pa.concat_tables(parts)
         numbers = [
             name for name in self.names if pa.types.is_floating(kind := self.types[name]) or pa.types.is_integer(kind)
         ]
+        if that_change:
+            numbers = [name for name in numbers if any(len(pc.unique(part[name])) > 1 for part in parts)]
         values = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
         return [
             name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)

@@ -421,6 +421,7 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
         ("{label}{number:02}", "'{label}{number}*'"),
         ("{number:02}-{label}", "'{part1}-{label}'"),
         ("one_{label}_{number:02}", "'one_{label}_*'"),
+        ("{word}_{speed}kmh_{number:02}", "'{part1}_{label}kmh_*' or '{label}_*'"),
         ("P{person}_{label}_{number:02}", "'{person}_{label}_*'"),
     ],
 )
@@ -428,11 +429,13 @@ def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: 
     """`{label}_*` once was the advice for all names."""
 
     def name(number: int) -> str:
-        return f"{form.format(label=LABELS[number], number=number, person=number % 4)}.csv"
+        word, speed = ("anna", "ben")[number // 3 % 2], (4.0, 5.5, 10.0)[number % 3]
+        return f"{form.format(label=LABELS[number], number=number, person=number % 4, word=word, speed=speed)}.csv"
 
     folder = write_files(tmp_path / "d", name)
     assert f"or give --pattern {pattern} for their names" in refusal(folder)
-    plan = planned(folder, "--pattern", pattern.strip("'"))
+    pattern, *_ = pattern.split(" or ")
+    plan = planned(folder, "--pattern", pattern.strip("'"), "--task", "classify")
     assert len(plan.summary["classes"]) == 3 and plan.workload.preprocess.groups == (
         "person" if "P" in form else "none"
     )
@@ -443,6 +446,17 @@ def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
     message = refusal(folder)
     assert "or give --label anomaly, if that column has the labels" in message
     assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
+
+
+def test_columns_that_are_constant_in_each_file_are_no_labels_beside_those_in_the_names(tmp_path: Path):
+    """As the battery and the start of GPSLogger's files, of which one was to be the label."""
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}_{number:02}.csv")
+    for number, path in enumerate(sorted(folder.glob("*.csv"))):
+        start = 1712138400000 + 18 * 10**6 * number
+        pd.read_csv(path).assign(battery=90 - number // 2, start=start, provider="gps").to_csv(path, index=False)
+    message = refusal(folder)
+    assert "nothing says which label" in message and "--pattern '{label}_*'" in message and "--label " not in message
+    assert len(planned(folder, "--pattern", "{label}_*").summary["classes"]) == 3
 
 
 @pytest.mark.parametrize("num_lines", [30, 31])

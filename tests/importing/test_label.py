@@ -89,7 +89,7 @@ def unlabelled(**per_clip: Any) -> pd.DataFrame:
             {"grade": "classify", "take": "classify", "person": "classify"},
         ),
         ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
-        ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
+        ({"driver": PEOPLE, "speed": PER_CLIP}, {"speed": "regress", "driver": "classify"}),
     ],
 )
 def test_two_columns_that_could_be_the_label_are_a_question(
@@ -116,6 +116,12 @@ def test_a_label_that_varies_within_people_comes_before_their_properties(tmp_pat
     table = unlabelled(person=PEOPLE, sign=signs, sex=["f", "m"] * 12, age=ages)
     plan = planned(saved(table, tmp_path / "t.csv"))
     assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("sign", "person")
+
+
+def test_a_driver_is_a_person(tmp_path: Path):
+    path = saved(unlabelled(driver=PEOPLE, style=["calm", "sporty", "mixed"] * 8), tmp_path / "t.csv")
+    plan = planned(path)
+    assert (plan.workload.preprocess.columns.label, plan.workload.preprocess.groups) == ("style", "driver")
 
 
 @pytest.mark.parametrize("cells", [PEOPLE, np.arange(24) % 8, np.arange(24) % 20])
