@@ -20,7 +20,9 @@ from tandem.importing.columns import (
     shortened,
     words_of,
 )
+from tandem.importing.file_columns import patterns_of
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
+from tandem.importing.recordings import without_ending
 from tandem.params.schema import columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -33,9 +35,12 @@ WEAK_NAMES = {"type", "kind"}  # of labels, but of much else too
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 
 
-def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
+def find_label(
+    columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any], is_converted: bool = False
+) -> Choice:
     """The column that is called label, class and so on, or else the only one that could be the label: each sequence has
-    one value of it, or it names events. People, devices and ids are asked about.
+    one value of it, or it names events. People, devices and ids are asked about. `is_converted`: the table was made of
+    files or arrays.
 
     Raises CommandError with the question if several could be, or only such a one, and ValueError if none could.
     """
@@ -77,7 +82,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     if len(candidates) > 1:
         raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)
     if not candidates:
-        raise ValueError(no_label(columns, sequence))
+        raise ValueError(no_label(columns, sequence, is_converted))
     doubt = why_no_label(columns, sequence, step, candidates[0])
     if doubt and candidates[0] not in by_name:
         message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
@@ -110,19 +115,35 @@ def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.
     return num_changing <= MISTAKEN_SHARE * num_sequences * is_text and num_values > 1 and not is_name
 
 
-def no_label(columns: TableColumns, sequence: str) -> str:
+def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
     markers = [name for name in columns.of_kind("whole") if 2 <= columns.num_distinct(name) <= MOST_RARE]
     markers = [name for name in markers if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]
     events = ""
     if markers:
         events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
         events += code_for_no_event(columns, markers[0], "0")
+    codes = [] if is_converted or columns.kinds[sequence] != "text" else codes_for_words(columns, sequence)
+    of_names = f"; or if these names have it: {', or '.join(codes)}" if codes else ""
     return (
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-        "numbers; name it with --label; or if another table has the labels: table = table.merge(pandas.read_csv("
-        f"'labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single {sequence!r} and "
-        f"give --time{events}"
+        f"numbers; name it with --label{of_names}; or if another table has the labels: table = table.merge("
+        f"pandas.read_csv('labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single "
+        f"{sequence!r} and give --time{events}"
     )
+
+
+def codes_for_words(columns: TableColumns, sequence: str) -> list[str]:
+    """The code for each part of the names of sequences that may be the label, such as curl_anna_1.csv."""
+    names = [str(name) for name in columns.frame[sequence].dropna().unique()]
+    ending = names[0].removeprefix(without_ending(names[0]))
+    cells = f"table[{sequence!r}]" + f".str.removesuffix({ending!r})" * bool(ending)
+    codes = []
+    for pattern in patterns_of([name.removesuffix(ending) for name in names]):
+        if match := re.search(r"([_ .-]){label}|{label}[^\W_]*([_ .-])", pattern):
+            sign = match[1] or match[2]
+            place = pattern[: pattern.index("{label}")].count(sign)
+            codes.append(f"table['label'] = {cells}.str.split({sign!r}).str[{place}]")
+    return codes
 
 
 def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) -> str:

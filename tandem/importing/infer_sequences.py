@@ -78,7 +78,7 @@ def infer_sequences(
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
     varying = columns.without_constants()
-    label = choose("label", lambda: find_label(varying, sequence, step, options))
+    label = choose("label", lambda: find_label(varying, sequence, step, options, is_converted))
     if columns.frame[label].nunique(dropna=False) < 2:
         first_rows, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
         candidates = [name for name in likely if name != sequence and not columns.changes(name, first_rows).any()]
