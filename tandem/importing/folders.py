@@ -88,7 +88,10 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     if label:
         choices["label"] = (label, why)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
-        ways = ["put them into a folder for each label, three or more (cut a single one in three; --window cuts these)"]
+        ways = [
+            "put them into a folder for each label, three files or more in each (cut a single long one into three or "
+            "more, and give --window STEPS)"
+        ]
         parents = [name.rpartition("/")[0] for name in ids]
         of_parents = [f"{'*/' * parents[0].count('/')}{pattern}/*" for pattern in patterns_of(parents)]
         if patterns := patterns_of(ids) or of_parents:

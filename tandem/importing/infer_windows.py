@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tandem.data.splits import SPLITS
+from tandem.data.windows import LONG_GAP
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
@@ -155,10 +157,20 @@ def find_step(
 
 
 def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequence[str]) -> Choice:
-    """The column of people, or else the recordings, or with few of them the stretches."""
+    """The column of people, or else the recordings, or with few of them the stretches. A stretch is a whole recording
+    if each has one label and no gap: a split of stretches then has each label, one of recordings often has not.
+    """
     groups = find_groups(columns, recording, taken)
     if groups[0] != NO_GROUPS:
         return groups
+    _, step, label = taken
+    codes, steps = columns.codes(recording), columns.numbers(step).to_numpy()
+    order = np.lexsort((steps, codes))
+    distances = np.diff(steps[order])[np.diff(codes[order]) == 0]
+    labels = columns.frame.groupby(codes)[label].unique()
+    if not columns.has_split and (labels.map(len) == 1).all() and (distances <= LONG_GAP * np.median(distances)).all():
+        if labels.map(lambda values: values[0]).value_counts().min() >= len(SPLITS):
+            return NO_GROUPS, "each recording has one label and stays in one split, each label apart"
     num = columns.num_distinct(recording)
     if are_too_few(columns.frame[recording], columns.splits):
         return NO_GROUPS, "each stretch stays in one split, because there are fewer than three recordings"

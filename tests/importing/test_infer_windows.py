@@ -190,13 +190,27 @@ def test_of_two_labels_as_numbers_the_other_is_no_feature(tmp_path: Path):
 def test_recordings_of_one_label_each_are_cut_on_request(tmp_path: Path):
     table = clips(["sit", "walk", "run"] * 4, lengths=(90, 130))
     plan = planned(path := saved(table, tmp_path / "t.csv"), "--window", "32")
-    assert plan.workload.preprocess.window.length == 32 and plan.workload.preprocess.groups == "clip"
+    assert plan.workload.preprocess.window.length == 32 and plan.workload.preprocess.groups == "none"
     for name, rows in table.groupby("clip"):
         (folder := tmp_path / "f" / rows["label"].iloc[0]).mkdir(parents=True, exist_ok=True)
         rows.drop(columns=["clip", "label"]).to_csv(folder / f"{name}.csv", index=False)
     of_folder = planned(tmp_path / "f", "--window", "32")
     assert of_folder.summary["num_sequences"] == plan.summary["num_sequences"] > 24
     assert planned(path).summary["num_sequences"] == 12
+    late = table.assign(frame=table["frame"] + 9000 * (table["frame"] > 60))  # a stretch is half of a recording then
+    assert planned(saved(late, path), "--window", "32").workload.preprocess.groups == "clip"
+
+
+def test_three_long_files_of_each_label_are_in_each_split(tmp_path: Path):
+    """A fan that is recorded once in each state. The test split once had a single state."""
+    table = clips(["off", "normal", "blocked", "unbalanced"], lengths=(900, 901))
+    for number, rows in table.groupby(table["frame"] // 300):
+        for label, part in rows.groupby("label"):
+            (folder := tmp_path / "f" / label).mkdir(parents=True, exist_ok=True)
+            part[["frame", "f0", "f1"]].to_csv(folder / f"{number}.csv", index=False)
+    summary = planned(tmp_path / "f", "--window", "64").summary
+    assert all(all(part.values()) for part in summary["num_per_class"].values())
+    assert {*summary["num_groups"].values()} == {4}
 
 
 def one_after_another(num: int = 6) -> pd.DataFrame:
