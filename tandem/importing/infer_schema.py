@@ -11,7 +11,14 @@ from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
 from tandem.importing.infer_ids import find_ids, labelled_ids
 from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, infer_sequences
-from tandem.importing.infer_series import NO_SEASON, OF_SERIES, advice_on_times, find_times, infer_series
+from tandem.importing.infer_series import (
+    NO_SEASON,
+    OF_SERIES,
+    advice_on_several_series,
+    advice_on_times,
+    find_times,
+    infer_series,
+)
 from tandem.importing.infer_windows import infer_recordings
 from tandem.importing.names import SEQUENCE_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM
@@ -113,9 +120,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
             raise ValueError(f"{columns.name}: {advice}") from None
         is_open = not (known_choices or "layout" in options) and not (of_sequences and not isinstance(error, NotFound))
         is_wide = is_open and 2 * sum(map(len, numbered([*columns.kinds]).values())) > len(columns.kinds)
-        other_advice = advice_on_other_tables(columns) if is_open and not of_sequences else ""
+        other_advice = advice_on_several_series(columns) if is_open and not of_sequences else ""
         hint = advice or ("--layout wide reads each row as a sequence" if is_wide else other_advice)
-        raise ValueError("; ".join(filter(None, [str(error), hint]))) from None
+        raise ValueError(str(error) if hint in str(error) else f"{error}; {hint}") from None
     if "window" in known_choices:
         choices["window"] = known_choices["window"]
     features, why = choices["features"]
@@ -139,21 +146,3 @@ def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     named_so = {key: own_name(column, columns) for key, column in single.items()}
     lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
     return {**options, **named_so, **lists}
-
-
-def advice_on_other_tables(columns: TableColumns) -> str:
-    """How to make one series of a table in which each value of a column has about the same times; else empty."""
-    for time in filter(columns.repeats, columns.of_kind("time")):
-        for name in columns.of_kind("text", "whole"):
-            num_rows, repeated = len(columns.frame), columns.frame.duplicated([name, time]).sum()
-            grid = columns.num_distinct(name) * columns.num_distinct(time)
-            if columns.num_distinct(name) > 1 and repeated <= num_rows / 100 and grid <= 2 * num_rows:
-                numbers = columns.of_kind("whole", "number", exclude=[name])
-                first_cell = str(columns.frame[name].iloc[0])
-                instruction = f"one of several series: table = table[table[{name!r}].astype(str) == {first_cell!r}]"
-                if len(numbers) == 1 and not repeated:
-                    keys = f"index={time!r}, columns={name!r}, values={numbers[0]!r}"
-                    code = f"table.pivot({keys}).add_prefix({name + ' '!r}).reset_index()"  # a number is no name
-                    instruction = f"several series in a column each: table = {code}"
-                return f"for a forecast write {instruction}"
-    return ""

@@ -26,7 +26,7 @@ from tandem.importing.columns import (
 from tandem.importing.infer_groups import find_groups
 from tandem.importing.infer_ids import find_ids, find_sequence
 from tandem.importing.infer_label import MOST_RARE, find_label, find_task, rare_classes
-from tandem.importing.infer_series import advice_on_times
+from tandem.importing.infer_series import advice_on_several_series, advice_on_times
 from tandem.importing.infer_step import (
     advice_on_recordings,
     find_blocks,
@@ -61,7 +61,8 @@ def infer_sequences(
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
     if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
-        if advice := advice_on_times(columns):  # a day's hours or a year's months are rarely a sequence
+        # A day's hours or a year's months are rarely a sequence.
+        if advice := advice_on_times(columns) or advice_on_several_series(columns, of_text=True):
             raise ValueError(
                 f"{columns.name}: {advice}; or give --sequence {shlex.quote(sequence)} if each is a sequence"
             )

@@ -5,6 +5,7 @@ Choices that depend on values use only the training time, so the test data does 
 
 import shlex
 from collections.abc import Sequence
+from itertools import chain, combinations
 
 import numpy as np
 import pandas as pd
@@ -126,6 +127,33 @@ def advice_on_times(columns: TableColumns) -> str:
     first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
     clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
+
+
+def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> str:
+    """How to make one series of a table in which each value of a column, or of two, has about the same times; else
+    empty. `of_text`: of one, only of text; a number may count the rows of a day.
+    """
+    num_rows, names = len(columns.frame), columns.of_kind("text", "whole")
+    for time in filter(columns.repeats, columns.of_kind("time")):
+        counts = {name: columns.num_distinct(name) for name in [time, *names]}
+        for keys in map(list, chain(combinations(names, 1), combinations(names, 2))):
+            if not any(columns.kinds[key] == "text" for key in keys) and (of_text or keys[1:]):
+                continue
+            grid = np.prod([counts[name] for name in [time, *keys]], dtype=float)
+            if min(counts[key] for key in keys) < 2 or not 0.99 * num_rows <= grid <= 2 * num_rows:
+                continue
+            if (repeated := columns.frame.duplicated([*keys, time]).sum()) > num_rows / 100:
+                continue
+            first_cells = [(key, str(columns.frame[key].iloc[0])) for key in keys]
+            rows = " & ".join(f"(table[{key!r}].astype(str) == {cell!r})" for key, cell in first_cells)
+            instruction = f"one of several series: table = table[{rows if keys[1:] else rows[1:-1]}]"
+            numbers = columns.of_kind("whole", "number", exclude=keys)
+            if len(numbers) == len(keys) == 1 and not repeated:
+                pivot = f"index={time!r}, columns={keys[0]!r}, values={numbers[0]!r}"
+                code = f"table.pivot({pivot}).add_prefix({keys[0] + ' '!r}).reset_index()"  # a number is no name
+                instruction = f"several series in a column each: table = {code}"
+            return f"for a forecast write {instruction}"
+    return ""
 
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:

@@ -101,7 +101,10 @@ def test_folders_with_a_recording_each_are_no_labels_and_the_refusal_says_what_l
             pd.DataFrame(person + draw.normal(size=(300, 2)), columns=["x", "y"]).to_csv(path, index=False)
         folder = tmp_path / form[:3]
         message = refusal(folder)
-        assert "three files or more in each (cut a single long one into three or more, and" in message and "task" not in message
+        assert (
+            "three files or more in each (cut a single long one into three or more, and" in message
+            and "task" not in message
+        )
         for path in [*folder.rglob("*.csv")]:
             name, table = path.relative_to(folder).parts[0].removesuffix(".csv"), pd.read_csv(path)
             (cut := tmp_path / f"cut {form[:3]}" / name).mkdir(parents=True)

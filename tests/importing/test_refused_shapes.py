@@ -143,6 +143,12 @@ def stores() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def store_families() -> pd.DataFrame:
+    """A series for each family of goods of each store."""
+    parts = [stores().assign(family=family, value=stores()["value"] + 9 * place) for place, family in enumerate("xy")]
+    return pd.concat(parts, ignore_index=True).sort_values(["time", "store"], ignore_index=True)
+
+
 def trials(are_joined: bool = False) -> pd.DataFrame:
     """Clips that are counted from 1 for each subject, in the column `vp`."""
     table = clips(LETTERS)
@@ -225,6 +231,7 @@ PAIRS = [
     (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
     (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
     (stores(), series(open=np.arange(300) % 7)),
+    (store_families(), series(open=np.arange(300) % 7)),
     (stores().drop(columns="open"), timed(time=HOURS).assign(a=series()["value"] + 1, b=series()["value"] + 2)),
     (timed(time=pd.date_range("2010-01-01", periods=300, freq="MS").strftime("%b-%y")),
      timed(time=pd.date_range("2010-01-01", periods=300, freq="MS"))),
@@ -257,8 +264,8 @@ PAIRS = [
 ]  # fmt: skip
 NAMES = (
     "two-digits month-name excel excel-days ms s of-day date-and-time 12:00a points parts "
-    "parts-and-words none several narrow month-year timedelta trials dates-as-columns of-numbers label-first "
-    "label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
+    "parts-and-words none several several-by-two narrow month-year timedelta trials dates-as-columns of-numbers "
+    "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
     "days-of-two-digits-first codes codes-beside-a-counter "
     "restarts restarts-in-order-of-labels dates-that-restart landmarks"
 )

@@ -152,6 +152,13 @@ def test_a_column_that_counts_the_rows_of_an_id_is_the_step_and_no_id(tmp_path: 
     assert (columns.sequence, columns.step) == ("session", "nr")
 
 
+def test_the_minutes_of_days_are_no_several_series(tmp_path: Path):
+    table = clips(LABELS, lengths=(8, 9)).rename(columns={"clip": "date", "frame": "minute"})
+    table["date"] = pd.Timestamp("2024-03-01") + pd.to_timedelta(pd.factorize(table["date"])[0], unit="D")
+    columns = planned(saved(table, tmp_path / "t.csv")).workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label) == ("date", "minute", "label")
+
+
 def test_people_are_the_sequence_and_not_their_ages(tmp_path: Path):
     table = table_with(age=lambda number: 40 + number).rename(columns={"clip": "subject#"})
     table = table[["age", *table.columns.drop("age")]]
