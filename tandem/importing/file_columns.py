@@ -166,7 +166,7 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     numbered = [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
     for place in numbered[:1]:
         fields[place] = "{person}"
-    patterns = []
+    words, numbers, are_last = list[str](), list[str](), False  # a number before the words may be a part of a setting
     for label in shared:
         units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
         is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
@@ -175,8 +175,9 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
             form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
             while not form[-1].startswith(("{label", "{person")):
                 form.pop()
-            patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
-    return sorted(patterns, key=lambda pattern: not re.search(r"{label}[A-Za-z]", pattern))[:3]
+            (numbers if is_number else words).append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
+            are_last = is_number
+    return [*numbers, *words][:3] if are_last else [*words, *numbers][:3]
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

@@ -74,10 +74,13 @@ def find_label(
     if not candidates:  # find_task says what the only text that changes within the sequences lacks
         changing = [name for name in free if columns.changes(name, first_rows).any()]
         changing = [name for name in changing if columns.num_distinct(name) < len(columns.frame)]
-        classes, sure_names = are_classes(changing), {*LABEL_NAMES[:3], "target"}  # of numbers, beside text
-        named = named_like(LABEL_NAMES, changing)
-        named = [name for name in named if not classes or name in classes or words_of(name) & sure_names]
-        changing = named[:1] or classes
+        few_words = [
+            name for name in changing if columns.kinds[name] == "text" and columns.num_distinct(name) <= MOST_RARE
+        ]
+        sure_names, named = {*LABEL_NAMES[:3], "target"}, named_like(LABEL_NAMES, changing)
+        if few_words:  # a number called activity may be a count
+            named = [name for name in named if name in few_words or words_of(name) & sure_names]
+        changing = named[:1] or are_classes(changing)
         candidates = changing if len(changing) == 1 else ids
     if len(candidates) > 1:
         raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)

@@ -62,7 +62,8 @@ def infer_sequences(
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
     if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
         # A day's hours or a year's months are rarely a sequence.
-        if advice := advice_on_times(columns) or advice_on_several_series(columns, of_text=True):
+        several = "" if is_converted else advice_on_several_series(columns, of_text=True)
+        if advice := advice_on_times(columns) or several:
             raise ValueError(
                 f"{columns.name}: {advice}; or give --sequence {shlex.quote(sequence)} if each is a sequence"
             )
@@ -137,11 +138,8 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             "merged cells of a spreadsheet, write it into each row (pandas.Series.ffill)"
         )
     returns = in_stretches(columns.frame[sequence]) == (False, True) and not named_like(SEQUENCE_NAMES, [sequence])
-    recordings = advice_on_recordings(columns)
     if named_like(LABEL_NAMES, [sequence]) or (returns and columns.num_distinct(sequence) <= MOST_RARE):
-        if recordings:
-            return f"{recordings} --label {shlex.quote(sequence)}"
-        return (
+        return advice_on_recordings(columns, f" --label {shlex.quote(sequence)}") or (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
             f"name columns with --sequence and --step; {NO_ORDER}; if the table is one recording in the order of its "
@@ -161,7 +159,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             f"they tell sequences apart: table['sequence'] = {code}; then give --sequence sequence --step "
             f"{shlex.quote(step)}"
         )
-    if recordings:
+    if recordings := advice_on_recordings(columns):
         return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
     count = "range(len(table))" if is_a_clock else f"table.groupby({sequence!r}).cumcount()"

@@ -67,18 +67,24 @@ def find_blocks(columns: TableColumns) -> Iterator[tuple[str, np.ndarray]]:
             yield name, starts
 
 
-def advice_on_recordings(columns: TableColumns) -> str:
-    """How to number the recordings if a clock begins again with each; empty if none does."""
+def advice_on_recordings(columns: TableColumns, flags: str = "") -> str:
+    """How to number the recordings if a clock begins again with each; empty if none does. A count that only wraps has
+    blocks of equal length. `flags`: further options to give.
+    """
     for step, starts in find_blocks(columns):
-        if named_like(STEP_NAMES, [step]) or columns.frame[step][starts].nunique() == 1:
-            changes = f"pandas.to_numeric(table[{step!r}]).diff()"
-            if columns.kinds[step] == "time":
-                changes = f"pandas.to_datetime(table[{step!r}]).diff().dt.total_seconds()"
-            return (
+        is_clock = named_like(STEP_NAMES, [step]) or columns.frame[step][starts].nunique() == 1
+        if is_clock and columns.kinds[step] != "time":
+            lengths = np.diff(np.flatnonzero(starts))[1:]
+            advice = (
                 f"{columns.shown}: {step!r} begins again {starts.sum() - 1:,} times, and no column tells the "
-                f"recordings apart; number them: table['recording'] = ({changes} < 0).cumsum(); then give --sequence "
-                f"recording --step {shlex.quote(step)}"
+                f"recordings apart; number them: table['recording'] = (pandas.to_numeric(table[{step!r}]).diff() < 0)"
+                f".cumsum(); then give --sequence recording --step {shlex.quote(step)}{flags}"
             )
+            if len(lengths) > 1 and len({*lengths}) == 1:
+                advice += (
+                    "; or if it only wraps, as a count up to 255, count the rows: table['step'] = range(len(table))"
+                )
+            return advice
     return ""
 
 

@@ -424,6 +424,7 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
         ("{label}{number:02}", "'{label}{number}*'"),
         ("{number:02}-{label}", "'{part1}-{label}'"),
         ("one_{label}_{number:02}", "'one_{label}_*'"),
+        ("{speed}km-{label}-{number:02}", "'{part1}-{label}-*' or '{label}km-*'"),
         ("{word}_{speed}kmh_{number:02}", "'{part1}_{label}kmh_*' or '{label}_*'"),
         ("P{person}_{label}_{number:02}", "'{person}_{label}_*'"),
     ],
@@ -460,6 +461,15 @@ def test_columns_that_are_constant_in_each_file_are_no_labels_beside_those_in_th
     message = refusal(folder)
     assert "nothing says which label" in message and "--pattern '{label}_*'" in message and "--label " not in message
     assert len(planned(folder, "--pattern", "{label}_*").summary["classes"]) == 3
+
+
+def test_a_word_in_some_rows_of_files_is_an_event(tmp_path: Path):
+    """As the blinks in Mind Monitor's files."""
+    folder = write_files(tmp_path / "d", lambda number: f"{number:02}.csv")
+    for path in folder.glob("*.csv"):
+        table = pd.read_csv(path)
+        table.assign(Elements=np.where(np.arange(len(table)) == 2, "blink", "")).to_csv(path, index=False)
+    assert planned(folder).workload.task == "detect"
 
 
 @pytest.mark.parametrize("num_lines", [30, 31])

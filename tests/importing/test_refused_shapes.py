@@ -259,7 +259,6 @@ PAIRS = [
      clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
     (NUMBERED.drop(columns="clip"), NUMBERED),
     (BY_LABEL.drop(columns="clip"), BY_LABEL),
-    (NUMBERED.drop(columns="clip").assign(frame=DAYS[NUMBERED["frame"]]), NUMBERED),
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
 ]  # fmt: skip
 NAMES = (
@@ -267,7 +266,7 @@ NAMES = (
     "parts-and-words none several several-by-two narrow month-year timedelta trials dates-as-columns of-numbers "
     "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
     "days-of-two-digits-first codes codes-beside-a-counter "
-    "restarts restarts-in-order-of-labels dates-that-restart landmarks"
+    "restarts restarts-in-order-of-labels landmarks"
 )
 
 

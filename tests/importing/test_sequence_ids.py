@@ -152,6 +152,14 @@ def test_a_column_that_counts_the_rows_of_an_id_is_the_step_and_no_id(tmp_path: 
     assert (columns.sequence, columns.step) == ("session", "nr")
 
 
+def test_a_counter_that_wraps_may_number_recordings_or_not(tmp_path: Path):
+    table = clips(LABELS, lengths=(8, 9)).drop(columns=["clip", "label"])
+    message = refusal(saved(table, tmp_path / "t.csv"))
+    assert "number them: table['recording'] = " in message and "if it only wraps" in message
+    message = refusal(saved(table.drop(index=[20]), tmp_path / "t.csv"))
+    assert "number them: table['recording'] = " in message and "if it only wraps" not in message
+
+
 def test_the_minutes_of_days_are_no_several_series(tmp_path: Path):
     table = clips(LABELS, lengths=(8, 9)).rename(columns={"clip": "date", "frame": "minute"})
     table["date"] = pd.Timestamp("2024-03-01") + pd.to_timedelta(pd.factorize(table["date"])[0], unit="D")
