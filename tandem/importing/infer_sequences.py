@@ -139,7 +139,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         )
     returns = in_stretches(columns.frame[sequence]) == (False, True) and not named_like(SEQUENCE_NAMES, [sequence])
     if named_like(LABEL_NAMES, [sequence]) or (returns and columns.num_distinct(sequence) <= MOST_RARE):
-        return advice_on_recordings(columns, f" --label {shlex.quote(sequence)}") or (
+        return advice_on_recordings(columns, sequence, f" --label {shlex.quote(sequence)}") or (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number the columns (x_0, x_1, ...) if they are steps of one feature, or "
             f"name columns with --sequence and --step; {NO_ORDER}; if the table is one recording in the order of its "
@@ -159,7 +159,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             f"they tell sequences apart: table['sequence'] = {code}; then give --sequence sequence --step "
             f"{shlex.quote(step)}"
         )
-    if recordings := advice_on_recordings(columns):
+    if recordings := advice_on_recordings(columns, sequence):
         return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
     count = "range(len(table))" if is_a_clock else f"table.groupby({sequence!r}).cumcount()"

@@ -67,13 +67,14 @@ def find_blocks(columns: TableColumns) -> Iterator[tuple[str, np.ndarray]]:
             yield name, starts
 
 
-def advice_on_recordings(columns: TableColumns, flags: str = "") -> str:
-    """How to number the recordings if a clock begins again with each; empty if none does. A count that only wraps has
-    blocks of equal length. `flags`: further options to give.
+def advice_on_recordings(columns: TableColumns, sequence: str = "", flags: str = "") -> str:
+    """How to number the recordings if a clock begins again with each; empty if none does, or if nearly each has its own
+    value of `sequence`. A count that only wraps has blocks of equal length. `flags`: further options to give.
     """
+    num_sequences = columns.num_distinct(sequence) if sequence else 0
     for step, starts in find_blocks(columns):
         is_clock = named_like(STEP_NAMES, [step]) or columns.frame[step][starts].nunique() == 1
-        if is_clock and columns.kinds[step] != "time":
+        if is_clock and columns.kinds[step] != "time" and 2 * num_sequences <= starts.sum():
             lengths = np.diff(np.flatnonzero(starts))[1:]
             advice = (
                 f"{columns.shown}: {step!r} begins again {starts.sum() - 1:,} times, and no column tells the "
