@@ -31,7 +31,7 @@ from tandem.params.loading import block_in_force, choose_preset, load_params
 from tandem.params.parsing import INTRODUCED, flatten
 from tandem.params.schema import with_defaults
 from tandem.report.text import format_score
-from tandem.runs.provenance import git
+from tandem.runs.provenance import git, is_data_edited
 from tandem.runs.quantities import TRACKED
 from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, count
 from tandem.terminal.messages import nearest
@@ -122,7 +122,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
                if MACHINE in row["changed"]][:1]  # fmt: skip
     if any(row["state"] == NOT_COMPARED for row in rows):
         advice.append(
-            "not compared: `compare` did not run after this training, or an earlier version of Tandem ran it; an "
+            "not compared: `compare` has not run after this training, or an earlier version of Tandem ran it; an "
             "experiment with `compare` among its targets has a score"
         )
     return "\n".join([workload, *aligned([TITLES, *lines], indent=""), *advice, ""])
@@ -180,12 +180,14 @@ def rows_of(
         for requested in devices or ["-"]:
             yield {"experiment": name, "device": requested, **empty, "state": state}
         return
-    if is_here:
-        running = [requested for requested in devices if None in changes_of(workload, requested, status)]
-        for requested in running:
-            yield {"experiment": name, "device": requested, **empty, "state": "running"}
-        devices = [requested for requested in devices if requested not in running]
     scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
+    if is_here:
+        # While `compare` itself runs, and no stage before it, DVC has removed the scores.
+        is_comparing = not scores and [stage for stage, changes in status.items() if changes is None] == ["compare"]
+        running = [name for name in devices if is_comparing or None in changes_of(workload, name, status)]
+        for requested in running:
+            yield {"experiment": HERE, "device": requested, **empty, "state": "running"}
+        devices = [requested for requested in devices if requested not in running]
     records = recorded_timings(experiment).get(workload, {}) if scores else {}
     if is_here and scores:
         here = {requested for requested in scores if has_result(workload, requested, "evaluate")}
@@ -215,7 +217,7 @@ def rows_of(
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
-            yield {**row, "state": NOT_COMPARED}
+            yield {**row, "params": differing(params, before), "state": NOT_COMPARED}
 
 
 def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
@@ -227,17 +229,20 @@ def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str
 
 
 def data_differs(workload: str, experiment: Experiment) -> bool:
-    """Whether git's files of raw data differ from the last commit's."""
-    revisions = ["HEAD"] if experiment["rev"] == WORKSPACE else ["HEAD", experiment["rev"]]
-    return bool(git(files.ROOT, "diff", "--name-only", *revisions, "--", files.relative(files.raw_dir(workload))))
+    """Whether the raw data differs from the last commit's."""
+    if experiment["rev"] == WORKSPACE:
+        return is_data_edited(files.ROOT, workload)
+    folder = files.relative(files.raw_dir(workload))
+    return bool(git(files.ROOT, "diff", "--name-only", "HEAD", experiment["rev"], "--", folder))
 
 
 def recorded_timings(experiment: Experiment) -> dict[str, Any]:
     """timings.json of the experiment. DVC leaves out its lists."""
-    is_here = experiment["rev"] == WORKSPACE
-    path = files.ROOT / TIMINGS
-    text = path.read_bytes() if is_here else git(files.ROOT, "show", f"{experiment['rev']}:./{TIMINGS}")
-    return dict(json.loads(text or "{}"))
+    if experiment["rev"] != WORKSPACE:
+        return dict(json.loads(git(files.ROOT, "show", f"{experiment['rev']}:./{TIMINGS}") or "{}"))
+    with suppress(FileNotFoundError):  # while `compare` runs
+        return dict(files.read_json(files.ROOT / TIMINGS))
+    return {}
 
 
 def is_compared(workload: str, device: str, experiment: Experiment, rests_on: Sequence[str]) -> bool:

@@ -49,6 +49,7 @@ FIXES = {
     "readonly database": "let this user write to .tandem/prefect; `tandem doctor` has the command",
     "unable to open database file": "let this user write to .tandem/prefect; `tandem doctor` has the command",
 }
+LAST_LINES = 20  # of a server's log, in which the reason of its end is looked for
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/processes.py)
 
 
@@ -190,7 +191,7 @@ def wait_until_ready(server: Server) -> None:
 def ended(server: Server) -> str:
     """How the server ended, with the error in its log and the next step if it is known."""
     text = server.log.read_text(encoding="utf-8", errors="replace")
-    lines = [line.strip() for line in text.strip().splitlines()] or ["nothing"]
+    lines = [line.strip() for line in text.strip().splitlines()[-LAST_LINES:]] or ["nothing"]
     # uvicorn prints a traceback and then only that the start failed.
     error = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception): ", line)), lines[-1])
     known = ((line, fix) for words, fix in FIXES.items() for line in reversed(lines) if words in line)

@@ -251,6 +251,15 @@ def test_predict_gives_the_predictions_that_evaluate_recorded(trained: Path, tmp
     done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"))
     scored.write_bytes(content)
     assert "warning: this model has no score yet; `tandem repro tiny` evaluates it" in done.stderr
+    record = project / run_path("timing.json")
+    content = record.read_bytes()
+    record.unlink()
+    done = tandem(project, "predict", "tiny", str(tmp_path / "new.csv"))
+    record.write_bytes(content)
+    assert (
+        done.returncode == 1
+        and "has no timing.json, which every finished training writes; make it again with `" in done.stderr
+    )
     weights = project / RUN / "last.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-4] + bytes(4))  # the last weight becomes 0

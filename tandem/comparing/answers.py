@@ -46,10 +46,19 @@ def speed(comparisons: Sequence[Comparison]) -> str:
 def repeated(comparisons: Sequence[Comparison]) -> str:
     """Which workloads repeat the published results."""
     no_seed, two_devices = "no run here has the published seed", "the devices are compared with each other instead"
-    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed)}
+    by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed, two_devices)}
+    by_reason: dict[str, list[str]] = {}
     for comparison in comparisons:
         verdict = comparison.reference.verdict if comparison.reference else None
-        name = verdict.name if verdict else no_seed if comparison.reference else comparison.no_reference or two_devices
-        by_verdict.setdefault(name, []).append(comparison.workload)
+        if comparison.no_reference:
+            by_reason.setdefault(comparison.no_reference, []).append(comparison.workload)
+            continue
+        name = verdict.name if verdict else no_seed if comparison.reference else two_devices
+        by_verdict[name].append(comparison.workload)
     texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]
-    return f"Compared with the published results: {'; '.join(texts)}."
+    sentences = [f"Compared with the published results: {'; '.join(texts)}."] if texts else []
+    sentences += [
+        f"{', '.join(names)}: not compared with the published results, because {reason}."
+        for reason, names in by_reason.items()
+    ]
+    return " ".join(sentences)

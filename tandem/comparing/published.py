@@ -150,10 +150,10 @@ def judge_score(reference: Reference, own_run: Run, environment: EnvironmentInfo
     sentence = f"{reference.side.score_name} {own_run.test_score:.4f} here, {reference.run.test_score:.4f} published"
     deviation = stdev(published) if len(published) >= MIN_SEEDS_OF_MARGIN else 0.0
     if not deviation:
-        return Verdict("inconclusive", sentence=f"{sentence}; five published seeds are needed to judge the difference")
+        return Verdict("inconclusive", sentence=f"{sentence}; five published seeds that differ are needed to judge it")
     error = deviation * (1 + 1 / len(published)) ** 0.5
     low, high = student_interval(fmean(published), error, len(published) - 1, level=0.99)
-    sentence += f"; of {len(published)} seeds one more has {low:.4f} to {high:.4f} (99% prediction interval)"
+    sentence += f"; another seed has {low:.4f} to {high:.4f} (99% prediction interval from {len(published)} seeds)"
     if not low <= own_run.test_score <= high:
         return different("predictions", sentence, environment)
     sentence += f"; other differences: {'; '.join(environment.differences)}"

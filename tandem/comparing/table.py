@@ -10,6 +10,7 @@ from typing import Any
 from tandem.comparing.comparability import NAMED, Row, parameters_of, short, short_hardware
 from tandem.files import digest
 from tandem.params.parsing import differing_names
+from tandem.runs.provenance import is_edited
 from tandem.runs.quantities import QUANTITIES
 from tandem.runs.run import Run
 
@@ -44,7 +45,9 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "hardware": lambda name: short_hardware(name or ""),
     "driver": lambda version: version or "-",
     "memory ran out": lambda actions: "; ".join(actions or []) or "no",
-    "edited": lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None)),
+    "edited": lambda tree: (
+        tree and (tree["patch_sha256"] or (None if tree["patch"] is None else "data" if is_edited(tree) else "no"))
+    ),
     "code": lambda digests: digests and digest(digests),
     "packed data": lambda digests: digests and digest(digests),
     "CPU share of other processes": lambda share: "-" if share is None else f"{share:.0%}",

@@ -138,6 +138,8 @@ def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
 def codes_for_words(columns: TableColumns, sequence: str) -> list[str]:
     """The code for each part of the names of sequences that may be the label, such as curl_anna_1.csv."""
     names = [str(name) for name in columns.frame[sequence].dropna().unique()]
+    if any("/" in name for name in names):  # the code below does not leave out folders
+        return []
     ending = names[0].removeprefix(without_ending(names[0]))
     cells = f"table[{sequence!r}]" + f".str.removesuffix({ending!r})" * bool(ending)
     codes = []

@@ -131,7 +131,7 @@ def advice_on_times(columns: TableColumns) -> str:
 
 def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> str:
     """How to make one series of a table in which each value of a column, or of two, has about the same times; else
-    empty. `of_text`: of one, only of text; a number may count the rows of a day.
+    empty. `of_text`: a single column must be text, because a number may count the rows of a day.
     """
     num_rows, names = len(columns.frame), columns.of_kind("text", "whole")
     for time in filter(columns.repeats, columns.of_kind("time")):

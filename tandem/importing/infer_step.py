@@ -78,7 +78,7 @@ def advice_on_recordings(columns: TableColumns, sequence: str = "", flags: str =
             lengths = np.diff(np.flatnonzero(starts))[1:]
             advice = (
                 f"{columns.shown}: {step!r} begins again {starts.sum() - 1:,} times, and no column tells the "
-                f"recordings apart; number them: table['recording'] = (pandas.to_numeric(table[{step!r}]).diff() < 0)"
+                f"recordings apart; number them: table['recording'] = (pandas.to_numeric(table[{step!r}]).diff() <= 0)"
                 f".cumsum(); then give --sequence recording --step {shlex.quote(step)}{flags}"
             )
             if len(lengths) > 1 and len({*lengths}) == 1:

@@ -170,7 +170,7 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
     labels = columns.frame.groupby(codes)[label].unique()
     if not columns.has_split and (labels.map(len) == 1).all() and (distances <= LONG_GAP * np.median(distances)).all():
         if labels.map(lambda values: values[0]).value_counts().min() >= len(SPLITS):
-            return NO_GROUPS, "each recording has one label and stays in one split, each label apart"
+            return NO_GROUPS, "the recordings of each label are split among train, val and test"
     num = columns.num_distinct(recording)
     if are_too_few(columns.frame[recording], columns.splits):
         return NO_GROUPS, "each stretch stays in one split, because there are fewer than three recordings"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.devices.names import kind_of
-from tandem.files import REAL_ROOT, ROOT, sha256_file
+from tandem.files import REAL_ROOT, ROOT, raw_dir, sha256_file
 from tandem.terminal.messages import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
@@ -48,19 +48,18 @@ def committed_params() -> dict[str, Any]:
     return YAML(typ="safe").load(at_commit("params.yaml") or b"{}") or {}
 
 
-def tree(root: Path = ROOT, data: str = "workloads/*/data/*") -> dict[str, Any]:
+def tree(workload: str, root: Path = ROOT) -> dict[str, Any]:
     """Return `commit`, `patch` from the commit to the current files (empty if they are equal), and `patch_sha256`.
 
     The patch includes untracked code that git does not ignore, but no raw data: `data_edited` says whether that of the
-    paths `data` differs from the commit's. If the commit or the patch is not available, it is None and `missing_reason`
+    workload differs from the commit's. If the commit or the patch is not available, it is None and `missing_reason`
     says why. Git's index and objects are not changed.
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         reason = refusal(root) or "not a git repository, or no commit yet"
         return {"commit": None, "patch": None, "missing_reason": reason}
-    data_edited = bool(git(root, "--no-optional-locks", "status", "--porcelain", "--", data))
-    entries: dict[str, Any] = {"commit": commit.decode().strip(), "data_edited": data_edited}
+    entries: dict[str, Any] = {"commit": commit.decode().strip(), "data_edited": is_data_edited(root, workload)}
     patch = patch_of(root)
     if patch is None:
         return {**entries, "patch": None, "missing_reason": "git could not create the patch"}
@@ -73,6 +72,12 @@ def tree(root: Path = ROOT, data: str = "workloads/*/data/*") -> dict[str, Any]:
         return {**entries, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
     return {**entries, "patch": text, "patch_sha256": sha256}
+
+
+def is_data_edited(root: Path, workload: str) -> bool:
+    """Whether a file of the workload's raw data differs from the commit's, or is new."""
+    folder = str(raw_dir(workload).relative_to(ROOT))
+    return bool(git(root, "--no-optional-locks", "status", "--porcelain", "--", folder))
 
 
 def refusal(root: Path = ROOT) -> str:

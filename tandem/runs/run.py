@@ -242,7 +242,8 @@ def open_run(name: str, read: ReadFile, run_id: str | None = None) -> Run:
     train, timing, score = records
     if train is None or timing is None:
         missing, kind_of_error = ("timing.json", ValueError) if train else ("train.json", WrongArgument)
-        raise kind_of_error(f"{name} has no {missing}, which every finished training writes")
+        reason = f"{name} has no {missing}, which every finished training writes"
+        raise kind_of_error(f"{reason}; {fix_of(name, missing)}")
     # The score of an earlier training does not count: `evaluate` has not run since.
     is_current = score is not None and score["train_sha256"] == files.digest(train)
     return Run(name, train, timing, score if is_current else None, read, run_id)

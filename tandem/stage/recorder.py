@@ -156,7 +156,7 @@ def entries_at_start(workload: str, trainer: Trainer) -> dict[str, Any]:
     another process writes the results.
     """
     return {
-        "tree": provenance.tree(data=files.relative(files.raw_dir(workload))),
+        "tree": provenance.tree(workload),
         "conditions": conditions.read(trainer.device),
         "weights_sha256": trainer.weights_sha256(),
         "process": THIS_PROCESS,

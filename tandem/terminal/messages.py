@@ -53,6 +53,6 @@ def without_password(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else url
 
 
-def more_seeds_of(workload: str) -> str:
-    """Return how to get a spread of the scores of `workload`, without the others."""
-    return f"with `seeds: {SEEDS}` in params.yaml, `tandem repro {workload}` shows the spread"
+def more_seeds_of(workloads: str) -> str:
+    """Return how to get a spread of the scores of `workloads`, separated by blanks, without the others."""
+    return f"with `seeds: {SEEDS}` in params.yaml, `tandem repro {workloads}` shows the spread"

@@ -157,7 +157,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert schedule.read_text() != code
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
-    tree = provenance.tree(folder)
+    tree = provenance.tree("tiny", folder)
     stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu", publishes=False)
     recorded = open_folder(folder / RUN)
     assert recorded.timing["tree"] == tree and recorded.train["block"]["train"]["weight_decay"] == 0.02

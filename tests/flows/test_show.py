@@ -295,6 +295,13 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     assert differing(params_in_force("tiny", full), params_in_force("tiny", bare)) == {"train.schedule": "cosine"}
 
 
+@pytest.mark.parametrize(("status", "expected"), [({"compare": None}, ["running"]), ({}, [])])
+def test_while_compare_runs_a_row_without_its_score_is_running(status: dict[str, Any], expected: list[str]):
+    params = {"devices": ["cpu"], "seeds": [0], "preset": "none", "presets": {}, "tiny": {"task": "classify"}}
+    here = {"rev": WORKSPACE, "name": None, "state": None, "data": {"params": {"params.yaml": {"data": params}}}}
+    assert [row["state"] for row in show.rows_of("tiny", here, [here], status)] == expected
+
+
 @pytest.mark.long
 def test_workloads_without_results_here_keep_those_of_the_commit(project: Path):
     """As `tandem new other FILE --run` in a new clone."""
@@ -321,7 +328,7 @@ def test_raw_data_and_files_that_dvc_writes_do_not_make_the_code_dirty(project: 
     (project / "workloads/other/data/table.csv").write_text("a,b\n")
     changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
     assert " M dvc.lock" in changed and " M results/scores.json" in changed
-    assert provenance.tree(project)["patch"] == ""
+    assert provenance.tree("tiny", project)["patch"] == ""
 
 
 def test_make_clean_leaves_what_git_keeps(project: Path):

@@ -285,6 +285,15 @@ def labelled_folder(folder: Path) -> Path:
     return folder
 
 
+def test_numbers_with_a_unit_in_the_files_names_leave_the_folder_the_label(tmp_path: Path):
+    folder = labelled_folder(tmp_path / "d")
+    for path in folder.rglob("*.csv"):
+        number = int(path.stem)
+        path.rename(path.with_name(f"rec_{5 + 5 * (number // 3 % 2)}kg_{number}.csv"))
+    columns = planned(folder).workload.preprocess.columns
+    assert columns.label == "label" and planned(folder).summary["classes"] == sorted({*own_tables.LABELS})
+
+
 @pytest.mark.parametrize("text", ["f0,f1\n1,2,3\n", "f0\n1\n2\n", "f0,f1\n", "f0,f1\nx,2\n1,2\n", "\0"])
 def test_an_error_in_a_folder_names_the_file_with_its_folder(tmp_path: Path, text: str):
     folder = labelled_folder(tmp_path / "d")

@@ -186,13 +186,16 @@ def test_a_name_cannot_break_the_report(written: Path, page: Page):
 
 
 def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whether_it_repeats(tmp_path: Path):
-    without_gpu = alone(make_side(**{"hardware.why_not_cuda": "no driver"}), why="no published result exists")
+    without_gpu = alone(
+        make_side(**{"hardware.why_not_cuda": "no driver"}),
+        why="the published result has other parameters (train.epochs)",
+    )
     text = page_of(tmp_path / "cpu.html", without_gpu).text.partition("test score")[0]
     for words in (
         "because PyTorch can use no GPU here: no driver.",
         "Whether a GPU is faster was not measured, because only the CPU was used",
         "dvc exp run -S 'devices=[cpu,cuda]'",
-        "Compared with the published results: no published result exists (sign).",
+        f"sign: not compared with the published results, because {other}.",
     ):
         assert words in text
     screen = page_of(tmp_path / "both.html", side_by_side()).text.partition("test score")[0]

@@ -47,7 +47,7 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     (project / "tandem/files.py").write_bytes((project / "tandem/files.py").read_bytes() + b"# edited\r\n")
     (project / "notes.txt").write_text("no code, not tracked")
     index = (project / ".git/index").read_bytes()
-    tree = provenance.tree(project)
+    tree = provenance.tree("tiny", project)
     assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
     git(project, "worktree", "add", "-q", "--detach", str(worktree), tree["commit"])
     subprocess.run(["git", "apply", "--binary"], cwd=worktree, input=tree["patch"].encode(), check=True)
@@ -61,22 +61,22 @@ def test_edited_raw_data_is_an_edit_of_its_workload(trained: Path, tmp_path: Pat
     project = copy_of(trained, tmp_path / "project")
     with (project / "workloads/tiny/data/table.csv").open("ab") as table:
         table.write(b"\n")
-    for data, dirty in (("workloads/tiny/data", "true"), ("workloads/sign/data", "false")):
-        tree = provenance.tree(project, data)
+    for workload, dirty in (("tiny", "true"), ("sign", "false")):
+        tree = provenance.tree(workload, project)
         assert tree["patch"] == ""
         assert provenance.git_tags(tree)["git.dirty"] == dirty
-    assert comparison.commit_of(provenance.tree(project)).endswith(" with edits")
+    assert comparison.commit_of(provenance.tree("tiny", project)).endswith(" with edits")
 
 
 def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
-    assert provenance.tree(tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
+    assert provenance.tree("tiny", tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
     git(tmp_path, "init", "-q")
     (tmp_path / "table.bin").write_bytes(b"")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "start")
-    assert provenance.tree(tmp_path)["patch"] == ""
+    assert provenance.tree("tiny", tmp_path)["patch"] == ""
     (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
-    tree = provenance.tree(tmp_path)
+    tree = provenance.tree("tiny", tmp_path)
     assert tree["patch"] is None and "more than 4; commit or ignore large files" in tree["missing_reason"]
 
 
