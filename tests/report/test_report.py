@@ -186,10 +186,8 @@ def test_a_name_cannot_break_the_report(written: Path, page: Page):
 
 
 def test_the_first_sentences_say_which_device_and_whether_it_was_faster_and_whether_it_repeats(tmp_path: Path):
-    without_gpu = alone(
-        make_side(**{"hardware.why_not_cuda": "no driver"}),
-        why="the published result has other parameters (train.epochs)",
-    )
+    other = "the published result has other parameters (train.epochs)"
+    without_gpu = alone(make_side(**{"hardware.why_not_cuda": "no driver"}), why=other)
     text = page_of(tmp_path / "cpu.html", without_gpu).text.partition("test score")[0]
     for words in (
         "because PyTorch can use no GPU here: no driver.",
