@@ -122,7 +122,7 @@ def columns_of_folders(
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label and len({*levels[likely[-1]]}) < len(ids) else None
-    of_names = [form for form in patterns_of(ids) if not re.search(r"{label}\w", form)]  # words, not 5kg
+    of_names = [form for form in patterns_of(ids) if not re.search(r"{label}[A-Za-z]", form)]  # words, not 5kg
     if label is not None and not (pattern or row_label) and of_names:
         first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):

@@ -238,7 +238,7 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     """`compare` ran for the workspace, not for the next experiment."""
     dvc(project, "exp", "run", "--name", "partial", "-S", "tiny.train.epochs=4", "evaluate@tiny-cpu")
     rows = shown_rows(project)
-    assert "not compared: `compare` did not run" in show.table("tiny", [*rows.values()])
+    assert "not compared: `compare` has not run" in show.table("tiny", [*rows.values()])
     for name in ("partial", "here, outdated", "here, now"):
         row = rows.pop(name, None)
         assert row is None or (row["state"], row["score"], row["epoch_seconds"]) == ("not compared", None, None)
