@@ -184,7 +184,7 @@ def rows_of(
     if is_here:
         # While `compare` itself runs, and no stage before it, DVC has removed the scores.
         is_comparing = not scores and [stage for stage, changes in status.items() if changes is None] == ["compare"]
-        running = [name for name in devices if is_comparing or None in changes_of(workload, name, status)]
+        running = [each for each in devices if is_comparing or None in changes_of(workload, each, status)]
         for requested in running:
             yield {"experiment": HERE, "device": requested, **empty, "state": "running"}
         devices = [requested for requested in devices if requested not in running]
@@ -200,6 +200,7 @@ def rows_of(
     for requested, score in scores.items():
         times = timings.get(requested, {})
         changed = changed_inputs(workload, requested, status) if is_here else []
+        edits = {} if "data" in changed else data
         row = {
             "experiment": name,
             "device": times.get("device", requested) if requested == "auto" else requested,
@@ -213,11 +214,11 @@ def rows_of(
             # Those that made the score: params.yaml may have changed since. The row itself names the device.
             made = with_defaults(*of_row["parameters"])
             known = {key: before[key] for key in before if key in made or key not in SHARED}
-            row["params"] = {**differing(made, known), **({} if "data" in changed else data)}
+            row["params"] = {**differing(made, known), **edits}
             measured = {} if MACHINE in changed else times
             yield {**row, "score": score, **{key: measured.get(key) for key in TRACKED}, "state": None}
         else:
-            yield {**row, "params": differing(params, before), "state": NOT_COMPARED}
+            yield {**row, "params": {**differing(params, before), **edits}, "state": NOT_COMPARED}
 
 
 def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:

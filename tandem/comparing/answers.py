@@ -49,10 +49,10 @@ def repeated(comparisons: Sequence[Comparison]) -> str:
     by_verdict: dict[str, list[str]] = {name: [] for name in (*STATUS, no_seed, two_devices)}
     by_reason: dict[str, list[str]] = {}
     for comparison in comparisons:
-        verdict = comparison.reference.verdict if comparison.reference else None
         if comparison.no_reference:
             by_reason.setdefault(comparison.no_reference, []).append(comparison.workload)
             continue
+        verdict = comparison.reference.verdict if comparison.reference else None
         name = verdict.name if verdict else no_seed if comparison.reference else two_devices
         by_verdict[name].append(comparison.workload)
     texts = [f"{verdict} ({', '.join(workloads)})" for verdict, workloads in by_verdict.items() if workloads]

@@ -46,7 +46,7 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "driver": lambda version: version or "-",
     "memory ran out": lambda actions: "; ".join(actions or []) or "no",
     "edited": lambda tree: (
-        tree and (tree["patch_sha256"] or (None if tree["patch"] is None else "data" if is_edited(tree) else "no"))
+        tree and (tree.get("patch_sha256") or (None if tree["patch"] is None else "data" if is_edited(tree) else "no"))
     ),
     "code": lambda digests: digests and digest(digests),
     "packed data": lambda digests: digests and digest(digests),

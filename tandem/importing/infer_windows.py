@@ -167,9 +167,9 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
     codes, steps = columns.codes(recording), columns.numbers(step).to_numpy()
     order = np.lexsort((steps, codes))
     distances = np.diff(steps[order])[np.diff(codes[order]) == 0]
-    labels = columns.frame.groupby(codes)[label].unique()
-    if not columns.has_split and (labels.map(len) == 1).all() and (distances <= LONG_GAP * np.median(distances)).all():
-        if labels.map(lambda values: values[0]).value_counts().min() >= len(SPLITS):
+    first_rows, has_gap = columns.firsts(recording), (distances > LONG_GAP * np.median(distances)).any()
+    if not (columns.has_split or has_gap or columns.changes(label, first_rows).any()):
+        if columns.frame[label].iloc[np.unique(first_rows)].value_counts().min() >= len(SPLITS):
             return NO_GROUPS, "the recordings of each label are split among train, val and test"
     num = columns.num_distinct(recording)
     if are_too_few(columns.frame[recording], columns.splits):

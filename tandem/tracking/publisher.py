@@ -230,9 +230,9 @@ class Publication:
         """Make the model a version. If it is none, or if the account may not add one, a tag of the run says so."""
         from mlflow.exceptions import MlflowException
 
-        # A later experiment evaluates the first seed again, whose model is a version.
-        is_version = registry.VERSIONS_TAG in self.client.get_logged_model(model_id).tags
-        reason = "" if is_version else model_info.get("not_registered", "")
+        reason = model_info.get("not_registered", "")
+        if reason and registry.VERSIONS_TAG in self.client.get_logged_model(model_id).tags:
+            reason = ""  # a later experiment evaluates the first seed again, whose model is a version
         try:
             if not reason:
                 registry.register(self.client, workload, self.run_id, model_id, model_info)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem import files
-from tandem.comparing import comparison
+from tandem.comparing import comparison, table
 from tandem.devices.names import kind_of
 from tandem.machine import conditions
 from tandem.machine.measure import measure
@@ -69,7 +69,9 @@ def test_edited_raw_data_is_an_edit_of_its_workload(trained: Path, tmp_path: Pat
 
 
 def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
-    assert provenance.tree("tiny", tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
+    outside_git = provenance.tree("tiny", tmp_path)
+    assert outside_git["missing_reason"] == "not a git repository, or no commit yet"
+    assert table.SHOWN["edited"](outside_git) is None, "as `tandem compare` shows it"
     git(tmp_path, "init", "-q")
     (tmp_path / "table.bin").write_bytes(b"")
     git(tmp_path, "add", "-A")
