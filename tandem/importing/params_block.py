@@ -19,7 +19,7 @@ VARIED = ("precision", "step", "threads")
 MAX_IN_BRACES = 66  # characters of a mapping, as Python writes it
 # The comment after a key of the block.
 COMMENTS = {
-    "preprocess": "workloads/README.md describes the keys and their values",
+    "preprocess": "docs/params.md describes the keys and their values",
     "groups": "or a column: all sequences with one value (a person, a device, a day) stay in the same split",
     "window": "in rows; a window lies within rows of one label (tandem/data/windows.py)",
     "model": "chosen by the task and the size of the data (docs/recipes.md)",

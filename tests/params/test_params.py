@@ -1,8 +1,10 @@
 """params.yaml: what is accepted, and the one sentence that each mistake gets."""
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tandem.params.loading import (
 )
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
-from tandem.params.schema import Params
+from tandem.params.schema import Evaluate, Params, Preload, SequenceTable, Series, Train
 from tests.projects import MODEL, TINY
 from tests.refusals import sentence
 
@@ -238,3 +240,17 @@ def test_auto_picks_the_preset_by_memory(identity, expected):
     assert choose_preset("auto", presets, identity) == expected
     assert choose_preset("auto", {}, identity) == "none"
     assert choose_preset("gpu", presets, identity) == "gpu"
+
+
+def test_the_page_of_keys_has_every_key_with_its_default():
+    sections = {"preprocess: many sequences": SequenceTable, "preprocess: one long series": Series}
+    sections |= {"preload": Preload, "train": Train, "evaluate": Evaluate}
+    page = (ROOT / "docs/params.md").read_text(encoding="utf-8")
+    parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    assert parts.keys() == sections.keys()
+    for title, section in sections.items():
+        rows = [line.split("|")[1:3] for line in parts[title].splitlines() if re.match(r"\| (?!key)\w", line)]
+        stated = {name: default.strip() for names, default in rows for name in names.strip().split(", ")}
+        values = {key.name: "" if key.default in (MISSING, None) else literal(key.default) for key in fields(section)}
+        written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+        assert stated == (written | {"augment": "none"} if section is Train else written)
