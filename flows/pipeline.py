@@ -43,7 +43,7 @@ from flows import processes, remote, results_in_prefect
 from flows.events import Outcome, StageEvent, event_in
 from flows.flow_runs import STAGE_TAG, end_runs, note_left, one_at_a_time, prefect_client, skipped_state
 from flows.plan import RunPlan, make_plan
-from tandem.stop_signals import stop_when_ended
+from tandem.stop_signals import end_with
 from tandem.terminal.command import CommandError
 from tandem.terminal.messages import without_password
 
@@ -85,7 +85,7 @@ def pipeline(
     context = FlowRunContext.get()
     assert context and context.flow_run
     flow_run = context.flow_run
-    stop_when_ended(os.getppid())
+    end_with(os.getppid())
     if skipped := skipped_state(flow_run):
         return skipped
     choices = {"workloads": workloads, "devices": devices, "seeds": seeds, "preset": preset}

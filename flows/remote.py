@@ -15,7 +15,7 @@ from uuid import UUID
 from flows import doctor
 from flows.processes import output_of
 from tandem import files
-from tandem.stop_signals import stop_when_ended
+from tandem.stop_signals import end_with
 from tandem.terminal.command import CommandError
 from tandem.terminal.messages import without_password
 from tandem.tracking.run_dir import RUNS, run_dirs
@@ -117,7 +117,7 @@ def report(reason: str) -> int:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    stop_when_ended(os.getppid())  # Prefect's worker
+    end_with(os.getppid())  # Prefect's worker
     try:
         with files.locked(files.STATE / "pipeline.lock"):
             pull()

@@ -12,7 +12,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows.flow_runs import one_at_a_time, skipped_state
 from flows.verify import verify as verify_run
 from tandem.params.loading import load_params
-from tandem.stop_signals import stop_when_ended
+from tandem.stop_signals import end_with
 
 MAX_MESSAGE = 200  # characters of a state's message; the artifact has the full text
 
@@ -26,7 +26,7 @@ def verify(run: str = "", quick: bool = False) -> State:
             or the path of a run folder. If empty: the run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
-    stop_when_ended(os.getppid())  # with the process that runs it
+    end_with(os.getppid())  # with the process that runs it
     context = FlowRunContext.get()
     if context and context.flow_run and (skipped := skipped_state(context.flow_run)):
         return skipped

@@ -31,7 +31,7 @@ from tandem.devices.names import is_accelerator
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.reading import PARAMS, read_yaml
-from tandem.stop_signals import stop_when_ended
+from tandem.stop_signals import end_with
 
 if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
@@ -212,7 +212,7 @@ def end_with_stage() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stage = parent_process()  # not os.getppid(): the stage may have ended while this process started
     assert stage is not None and stage.pid is not None
-    stop_when_ended(stage.pid)
+    end_with(stage.pid)
 
 
 training: TimedTraining  # of this process

@@ -1,7 +1,8 @@
 """How a stage learns that it must stop: Ctrl+C (SIGINT), SIGTERM, and the end of the process that started it.
 
-A stage stops when its dvc has ended, even by `kill -9`: `stop_when_dvc_ends` then sends it SIGTERM. Most stages end at
-once on SIGTERM. A training finishes its epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
+While a stage runs, DVC ignores SIGINT and waits for it; on SIGTERM DVC ends. A stage stops when its DVC has ended, even
+by `kill -9`: `stop_when_dvc_ends` then sends it SIGTERM. Most stages end at once on SIGTERM. A training finishes its
+epoch, saves a checkpoint and exits with 130 (`GracefulStop`; stages/train.py).
 With several workers, the first worker uses `GracefulStop`, the others `StopSignals`, which only notes the signal. A
 process that starts trainings uses `Forwarding` (tandem/training/launcher.py, stages/replicate.py).
 """
@@ -77,7 +78,7 @@ def stop_when_dvc_ends() -> None:
         dvc = dvc_of_stage()
         # dvc and its stages share a process group. If dvc is gone, the parent is a process of another group.
         if os.getpgid(dvc) == os.getpgrp():
-            return stop_when_ended(dvc)
+            return end_with(dvc)
     except OSError:
         pass
     sys.exit("error: the dvc process that started this stage has ended")
@@ -97,7 +98,7 @@ def is_shell_of_stage(pid: int) -> bool:
         return b"-m tandem.stage " in file.read()  # as in `sh -c "python -m tandem.stage train sign auto"`
 
 
-def stop_when_ended(pid: int) -> None:
+def end_with(pid: int) -> None:
     """Send SIGTERM to this process when the process `pid` ends."""
     import select
     import threading

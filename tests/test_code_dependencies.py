@@ -81,7 +81,7 @@ def stages_of(*workloads: str) -> set[str]:
         ("tandem/models/kernels/attention.py", append, stages_of("pen")),
         ("workloads/rally/source.py", append, {"preprocess@rally", "evaluate@rally"}),
         ("tandem/data/series.py", append, {"preprocess@price"}),
-        ("tandem/training/step.py", append, stages_of(*WORKLOADS) | FITTED),
+        ("tandem/training/step.py", append, {f"{stage}@{name}" for stage in ("train", "speed") for name in WORKLOADS}),
         ("tandem/stage/start.py", append, {f"train@{name}" for name in WORKLOADS}),
         ("tandem/training/auto.py", append, {f"{stage}@{name}" for stage in ("train", "speed") for name in WORKLOADS}),
         ("tandem/fitted/trainer.py", append, set()),

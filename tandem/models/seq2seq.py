@@ -26,9 +26,8 @@ State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
 class ManualLSTM(nn.LSTM):
     """nn.LSTM (batch_first) in Python: about 15 kernels per step, instead of one library call per sequence."""
 
-    uses_torch_dropout = (
-        True  # so a step with dropout can be captured, unlike cuDNN's (why_no_graph in training/execution.py)
-    )
+    # So a step with dropout can be captured, unlike cuDNN's (graph_blocker in training/execution.py).
+    uses_torch_dropout = True
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
         if state is None:

@@ -1,9 +1,10 @@
 """The measured quantities of a training, a line for each, and the rows, totals and MLflow metrics made of them.
 
 A new one is a line in QUANTITIES and the place that measures it: a field of `Measurement` (tandem/machine/measure.py),
-or an entry of `Epoch.scalars` (tandem/training/trainer.py). history.csv, timings.csv, timing.json and MLflow get each
-number from here, so they agree. It is not part of a training's fingerprint, so another label or unit trains nothing
-again. It does not import torch.
+or an entry of `Epoch.scalars` (tandem/training/trainer.py). A result, which repeats bit by bit, is an entry of
+`history_row` and one of `epoch_metrics`. history.csv, timings.csv, timing.json and MLflow get each number from here, so
+they agree. It is not part of a training's fingerprint, so another label or unit trains nothing again. It does not
+import torch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import os
 import sys
 from importlib import import_module
 
-from tandem.stop_signals import REPLICATE_PID, stop_when_dvc_ends, stop_when_ended
+from tandem.stop_signals import REPLICATE_PID, end_with, stop_when_dvc_ends
 
 # The item of each stage in dvc.yaml's matrix.
 STAGES = {
@@ -40,9 +40,9 @@ def main(argv: list[str]) -> int:
     is_parallel = stage == "train" and item[1][:1].isdigit()
     is_worker = is_parallel and import_module("tandem.devices.names").started_by_launcher()
     if is_worker:
-        stop_when_ended(os.getppid())  # the launcher, which ends with dvc
+        end_with(os.getppid())  # the launcher, which ends with dvc
     elif REPLICATE_PID in os.environ:
-        stop_when_ended(int(os.environ[REPLICATE_PID]))
+        end_with(int(os.environ[REPLICATE_PID]))
     elif "DVC_STAGE" in os.environ:
         stop_when_dvc_ends()
     words = item[: len(STAGES[stage])]

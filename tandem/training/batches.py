@@ -120,13 +120,13 @@ class Split:
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
         if self.data_location == "host" and self.device.is_accelerator:
-            yield from self.streamed(order, batch_size)
+            yield from self.stream(order, batch_size)
             return
         for rows in order.to(self.device.torch_device).split(batch_size):
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
 
-    def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
+    def stream(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield batches that are copied from the host, always one batch ahead."""
         buffers = [self.buffers(min(batch_size, len(order))) for _ in range(2)]
 

@@ -18,11 +18,11 @@ from tandem.machine.measure import ONE_GPU, Measurement, measure
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
-from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from tandem.training.execution import Execution, requested_execution
 from tandem.training.executor import Executor, advice_for
 from tandem.training.graph_steps import GraphSteps
+from tandem.training.inference import for_each_part, forward
 from tandem.training.optimizer import learning_rates, make_optimizer
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
@@ -115,8 +115,8 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         if self.device.is_accelerator:
-            # A resume must set the state of torch's generator, which restarts cuDNN's dropout between RNN layers. Every
-            # epoch sets it too, so an uninterrupted training draws the same dropout.
+            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume must set it; so that an
+            # uninterrupted training draws the same dropout, every epoch sets it, to its own state.
             self.device.set_random_state(self.device.random_state())
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -193,7 +193,7 @@ class Trainer:
 
     @property
     def epoch_rates(self) -> torch.Tensor:
-        """The learning rates (steps_per_epoch,) of the next epoch."""
+        """The learning rates (steps_per_epoch,) of the epoch after `epochs_done`."""
         return self.rates[self.epochs_done * self.steps_per_epoch :][: self.steps_per_epoch]
 
     def end_epoch(
@@ -231,20 +231,27 @@ class Trainer:
         """Why the energy of the steps is unknown although the device can tell it; empty if it is known."""
         return ONE_GPU if self.workers.count > 1 and self.device.is_accelerator else ""
 
+    @torch.no_grad()
     def validate(self) -> Validation:
         """Predict the validation split. The loss is the mean over its sequences, without label smoothing."""
         rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
+        loss = loss_of(self.task, label_smoothing=0.0)
+
+        def evaluate(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            outputs = forward(self.model, part, self.execution.precision)
+            return loss(outputs, part) * len(part), self.task.predict(outputs, part.mask)
+
         self.workers.broadcast_buffers(self.model)
         with measure(self.device) as measurement:
-            loss, predictions = inference.validate(
-                self.model,
-                self.executor.batches(self.val_split, rows, PREDICTION_BATCH),
-                loss_of(self.task, label_smoothing=0.0),
-                self.task.predict,
-                self.executor,
-            )
-            loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
-        return Validation(loss, predictions, measurement)
+            self.model.eval()
+            losses, predicted = list[torch.Tensor](), list[torch.Tensor]()
+            for batch in self.executor.batches(self.val_split, rows, PREDICTION_BATCH):
+                for part_loss, part_predicted in for_each_part(batch, evaluate, self.executor):
+                    losses.append(part_loss)
+                    predicted.append(part_predicted)
+            mean_loss = self.workers.mean(sum(losses[1:], losses[0]) / len(rows), num_val)
+            predictions = self.workers.gather(self.executor.concatenate(predicted), num_val)
+        return Validation(mean_loss, predictions, measurement)
 
     def gradient_norms(self) -> tuple[dict[str, float], dict[str, str]]:
         """Mean and maximum over the epoch's steps, without those that fp16 skipped, or why there are none."""
