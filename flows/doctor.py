@@ -10,6 +10,7 @@ Exit status: 0 no problem (warnings do not count), 1 a problem.
 
 import json
 import os
+import platform
 import pwd
 import re
 import resource
@@ -81,6 +82,8 @@ def gpu() -> Iterator[Finding]:
     usable, obstacle = cuda.detect_gpu(torch_cuda)
     num_visible = usable["count"] if usable else 0
     install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
+    if "microsoft" in platform.release().lower():  # a Linux driver would replace the libcuda that WSL gets from Windows
+        install = "install the current driver in Windows, and none in WSL; then: wsl --shutdown"
     own_torch = "make -B setup TORCH=installed PYTHON=/path/to/python3 (of an environment with such a torch)"
     fixes = {
         "hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot",

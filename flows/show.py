@@ -34,11 +34,10 @@ from tandem.report.text import format_score
 from tandem.runs.provenance import git, is_data_edited
 from tandem.runs.quantities import TRACKED
 from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, count
-from tandem.terminal.messages import nearest
+from tandem.terminal.messages import nearest, seconds
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
-STYLES = {"epoch_seconds": ".3f"}  # other measurements are shown as integers
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
 WORKSPACE, HERE = "workspace", "here, now"  # the working tree, as DVC and as the table call it
 # States of an experiment in which its metrics are those of the commit that it started from.
@@ -106,7 +105,10 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
             "here, outdated" if row["outdated"] else row["experiment"],
             row["device"],
             row["state"] or format_score(row["score"]),
-            *("-" if row[key] is None else format(row[key], STYLES.get(key, ",.0f")) for key in TRACKED),
+            *(
+                "-" if (value := row[key]) is None else seconds(value) if key == "epoch_seconds" else f"{value:,.0f}"
+                for key in TRACKED
+            ),
             ", ".join(f"{key}={value}" for key, value in row["params"].items()),
         )
         for row in rows

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem import files
 from tandem.comparing.speed_up import paired_speed_up, ratio_of_turns
-from tandem.devices.names import is_accelerator
+from tandem.devices.names import is_accelerator, split_device
 from tandem.files import hardware_file, read_json
 from tandem.machine.interleaving import interleave
 from tandem.params.reading import PARAMS, read_yaml
@@ -76,7 +76,7 @@ def main(workload: str) -> None:
     if len(sides) < 2:
         kinds = sorted({read_json(hardware_file(device))["kind"] for device in params["devices"]})
         reason = f"only one kind of device ({kinds[0]})"
-        if len(kinds) > 1:
+        if any(split_device(device)[0] > 1 for device in params["devices"]):
             reason = "several workers take no turns with another device (benchmarks/workers.py measures them)"
         result = {"workload": workload, "sentence": f"{workload}: {reason}, so no speed-up is measured."}
     elif loop := loop_of(workload):

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import aa, soak
 from benchmarks.markdown import header, mean_and_range, row
 from tandem.files import PUBLISHED, ROOT
+from tandem.terminal.messages import seconds
 from tests import packages
 from tests.catalogue import replaced
 
@@ -33,12 +34,12 @@ def figures() -> str:
     lines = [header("workload", "task, model", "test score", "seconds per epoch", "samples/s")]
     for workload, (label, task, score) in WORKLOADS.items():
         [entry] = [entry for entry in published[workload] if entry["hardware"]["name"] == MACHINE]
-        seconds, rate = (
+        epoch_seconds, rate = (
             statistics.median(timing[name] for timing in entry["timings"].values() if timing[name] is not None)
             for name in ("epoch_seconds", "samples_per_second")
         )
         scores = mean_and_range(list(entry["scores"].values()), ".3f")
-        lines.append(row(label, task, f"{score} {scores}", f"{seconds:.3f}", f"{rate:,.0f}"))
+        lines.append(row(label, task, f"{score} {scores}", seconds(epoch_seconds), f"{rate:,.0f}"))
     return "\n".join(lines)
 
 

@@ -236,14 +236,18 @@ def loss_of(run: Run, epoch: int, loss: str) -> float:
 
 
 def may_round(recorded: Run, here: Run) -> bool:
-    """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
-    model has dropout and the devices draw it differently: each kind has its own generator, and a GPU draws as many
-    numbers at once as it has threads (calc_execution_policy in torch's DistributionTemplates.h).
+    """Whether the envelope of rounding can explain a difference. It cannot
+
+    - if the precisions differ (a CPU has no TF32), or have 16 bits, in which its perturbation of a weight by one unit
+      of fp32 mostly vanishes, while another order of sums does not
+    - if the model has dropout and the devices draw it differently: each kind has its own generator, and a GPU draws as
+      many numbers at once as it has threads (calc_execution_policy in torch's DistributionTemplates.h).
     """
-    if recorded.train["realized"]["precision"] != here.train["realized"]["precision"]:
+    precisions = {run.train["realized"]["precision"] for run in (recorded, here)}
+    if len(precisions) > 1 or precisions & {"bf16", "fp16"}:
         return False
     draw_alike = recorded.kind == here.kind and (
-        not is_accelerator(here.kind) or recorded.hardware_name == here.hardware_name
+        not is_accelerator(here.kind) or recorded.one_device == here.one_device
     )
     return draw_alike or not recorded.train["block"]["train"]["model"].get("dropout")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from tandem.comparing.comparability import short_hardware
 from tandem.comparing.comparison import KINDS, PUBLISHED, Comparison, Side
 from tandem.devices.names import is_accelerator
-from tandem.report.text import score_text, seconds, words
+from tandem.report.text import score_text, words
+from tandem.terminal.messages import seconds
 
 COLUMNS = {  # of compare.md; `cells` makes their content
     "workload": "workload",
@@ -43,14 +44,17 @@ class Hardware:
 def labelled(sides: Sequence[Side]) -> tuple[list[Side], list[Hardware]]:
     """Return the sides with a label and a colour, and the hardware that they stand for.
 
-    Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if sides come from two machines; several workers are `CPU, 2 workers`.
     """
     devices: dict[tuple[str, str], Hardware] = {}
     for kind in sorted({side.name: None for side in sides}, key=lambda kind: kind == PUBLISHED):
-        names = list(dict.fromkeys(side.first.hardware_name for side in sides if side.name == kind))
+        machine_of = {side.first.hardware_name: side.first.one_device for side in sides if side.name == kind}
+        machines = list(dict.fromkeys(machine_of.values()))
         aliases = {device.name: f"the same as {device.label}" for device in devices.values()}
-        for index, name in enumerate(names, 1):
-            label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
+        for name, machine in machine_of.items():
+            label = KINDS.get(kind, kind) + (f" {machines.index(machine) + 1}" if len(machines) > 1 else "")
+            if machine != name:
+                label += f", {name.removesuffix(f' on {machine}')}"
             full_name = aliases.get(name, short_hardware(name)) if kind == PUBLISHED else name
             devices[kind, name] = Hardware(kind, label, full_name)
     hardware = [devices[side.name, side.first.hardware_name] for side in sides]

@@ -18,10 +18,6 @@ def number(value: Any) -> str:
     return f"{amount:,.0f}" if 1000 <= abs(amount) < 1e9 else f"{amount:#.4g}"
 
 
-def seconds(value: float) -> str:
-    return f"{value:,.3f}" if value < 100 else f"{value:,.1f}"
-
-
 def score_text(value: float) -> str:
     """Format a score with four decimals: scores are at most 1 and come from a few hundred or thousand cases."""
     return f"{value:.4f}"

@@ -99,6 +99,11 @@ class Run:
         return str(self.timing["hardware"]["name"])
 
     @property
+    def one_device(self) -> str:
+        """The name of its device; of one of them, if there were several workers (tandem/devices/hardware.py)."""
+        return self.hardware_name.rpartition(" workers on ")[2]
+
+    @property
     def is_timed(self) -> bool:
         """Whether the training ran alone and was measured; a replicate was not."""
         return self.times.get("epoch_seconds") is not None

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from tandem.terminal.messages import seconds
 from tandem.terminal.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -58,10 +59,8 @@ class Progress(ProgressLine):
             self.update()
             return
         if is_fitted:
-            print(
-                f"{self.prefix}fitted in {epoch.training.seconds:.3f} s, {rate}; val {score} {epoch.val_score:.3f}",
-                flush=True,
-            )
+            fitted = f"fitted in {seconds(epoch.training.seconds)} s, {rate}"
+            print(f"{self.prefix}{fitted}; val {score} {epoch.val_score:.3f}", flush=True)
             return
         tenth = self.total / 10
         is_due = epoch.number // tenth > (epoch.number - 1) // tenth or epoch.number == self.num_before + 1
@@ -70,7 +69,7 @@ class Progress(ProgressLine):
         self.printed_at = time.monotonic()
         line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
         seconds_left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.total - epoch.number)
-        speed = f"{epoch.training.seconds:.3f} s, {rate}, {seconds_left:.0f} s left"
+        speed = f"{seconds(epoch.training.seconds)} s, {rate}, {seconds_left:.0f} s left"
         print(f"{self.prefix}epoch {epoch.number}/{self.total}: {line}, {speed}", flush=True)
 
 

@@ -122,7 +122,7 @@ def choose_settings(context: RunContext, trainer: Trainer, record: Record) -> No
     auto_seconds = time.monotonic() - begin
     notes |= trainer.sentences
     print(*notes.values(), sep="\n", end="\n" if notes else "", flush=True)
-    if reason := trainer.why_no_graph:
+    if reason := trainer.execution.why_no_graph:
         print(f"{EAGERLY}: {reason}", flush=True)
     if trainer.settings.probe:
         find_bottleneck(trainer, record, auto_seconds)

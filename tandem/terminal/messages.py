@@ -56,3 +56,8 @@ def without_password(url: str) -> str:
 def more_seeds_of(workloads: str) -> str:
     """Return how to get a spread of the scores of `workloads`, separated by blanks, without the others."""
     return f"with `seeds: {SEEDS}` in params.yaml, `tandem repro {workloads}` shows the spread"
+
+
+def seconds(value: float) -> str:
+    """A duration in seconds, with at least three significant digits: a step of a fast card takes microseconds."""
+    return f"{value:#.3g}" if value < 1 else f"{value:,.3f}" if value < 100 else f"{value:,.1f}"

@@ -29,6 +29,7 @@ from tandem.runs.record import (
     summarize_energy,
 )
 from tandem.runs.schemas import Placement, Realized, TimingRecord, TrainRecord
+from tandem.terminal.messages import seconds
 from tandem.tracking.headline import NO_VRAM_TAG
 from tandem.tracking.run_dir import RunDir
 from tandem.training.context import RunContext
@@ -80,7 +81,7 @@ def announce(context: RunContext, trainer: Trainer, record: Record, timing: Timi
     if not context.is_replicate:
         how = "to fit" if trainer.is_fitted else f"per epoch (median of {times['num_epochs_measured']})"
         print(
-            f"{times['epoch_seconds']:.3f} s {how}, "
+            f"{seconds(times['epoch_seconds'])} s {how}, "
             f"{times['samples_per_second']:,.0f} samples/s, {times['train_seconds']:.1f} s in total"
         )
     else:
@@ -168,7 +169,7 @@ def closing_lines(
         lines["overfitting"] = sentence
     if trainer.executor.fallbacks:
         lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.executor.fallbacks)}"
-    if reason := trainer.why_no_graph:
+    if reason := trainer.execution.why_no_graph:
         lines["step"] = f"{EAGERLY}: {reason}"
     return lines
 

@@ -56,7 +56,8 @@ class LoopTrainer(Trainer):
         self, model: nn.Module, train: Split, val: Split, settings: Train, task: Task, seed: int, loop: Component
     ) -> None:
         super().__init__(model, train, val, replace(settings, step="eager"), task, seed)
-        self.executor.use(replace(self.execution, why_no_graph=REASON))
+        if self.device.is_accelerator:
+            self.executor.use(replace(self.execution, why_no_graph=REASON))
         self.why_no_steps = REASON
         self.sentences["loop"] = f"{loop.name} takes the steps, {WITHOUT}"
         first, *others = self.executor.advice

@@ -61,7 +61,8 @@ class Execution:
     device: Device
     precision: str = "fp32"  # in which forward and backward pass compute: fp32, tf32, bf16 or fp16
     step: str = "eager"  # or graph (captured as a CUDA graph and replayed), or compile (by torch.compile)
-    why_no_graph: str = ""  # why steps are eager, for messages; empty if params.yaml asks for eager ones
+    # Why steps are eager although params.yaml, or `auto` on this device, asks for a graph.
+    why_no_graph: str = ""
     gave_up_graph: bool = False  # a capture failed or memory ran out: eager also after a resume
     grad_accum_steps: int = 1  # number of micro-batches of a batch
     data_location: str = "host"  # of all splits: device, or host (usually their files)
@@ -173,6 +174,8 @@ def choose_step(requested: str, device: Device, model: nn.Module) -> tuple[str, 
     """How steps are taken for `requested` (train.step in params.yaml), and the reason if a graph is not possible."""
     if requested not in ("auto", "graph"):
         return requested, ""
+    if requested == "auto" and not device.is_accelerator:
+        return "eager", ""
     reason = graph_blocker(device, model)
     return ("eager" if reason else "graph"), reason
 

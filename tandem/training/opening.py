@@ -75,9 +75,8 @@ def execute_with_workers(trainer: Trainer, num_parts: int, requested_step: str) 
         parts = f"in {num_parts} parts by all workers, with streamed data"
         sentence = f"a batch of {trainer.settings.batch_size} is trained on {parts}"
         trainer.executor.fall_back(replace(trainer.execution, grad_accum_steps=num_parts), sentence)
-    if requested_step != "eager":
-        captured = "capturing nccl is untested" if trainer.device.is_accelerator else "gloo cannot be captured"
-        reason = f"several workers take their steps eagerly ({captured})"
+    if requested_step != "eager" and trainer.device.is_accelerator:
+        reason = "several workers take their steps eagerly (capturing nccl is untested)"
         trainer.executor.use(replace(trainer.execution, why_no_graph=reason))
 
 

@@ -279,12 +279,6 @@ class Trainer:
             lie_on = ", ".join(sorted(devices))
             raise RuntimeError(f"this training runs on {self.device.name()}, but tensors lie on {lie_on}")
 
-    @property
-    def why_no_graph(self) -> str:
-        """Why steps are not captured, although params.yaml or `auto` on this device asks for a graph; else empty."""
-        is_wanted = self.device.is_accelerator or self.settings.step == "graph"
-        return self.execution.why_no_graph if is_wanted else ""
-
     def synchronize_workers(self) -> None:
         """Give all workers the first worker's state.
 

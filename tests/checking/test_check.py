@@ -291,7 +291,7 @@ from tandem.checking.subject import open_subject
 from tandem.devices.hardware import detect_hardware
 trainer = open_subject("ReadsNumber", detect_hardware("cuda")).trainer(step="graph", epochs=4)
 trainer.train_epoch(), trainer.train_epoch()
-print(trainer.why_no_graph)
+print(trainer.execution.why_no_graph)
 """
     done = run(project, sys.executable, "-c", code)
     line = next(number for number, text in enumerate(code_of("ReadsNumber").splitlines(), 1) if ".item()" in text)

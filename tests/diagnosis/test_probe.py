@@ -315,7 +315,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     assert allocated_in_gpu() <= before + 2**20
     epochs = [trainer.train_epoch() for _ in range(2)]
     assert trainer.execution.step == step and trainer.executor.has_graph == resident
-    assert not trainer.why_no_graph and len({epoch.train_loss for epoch in epochs}) == 2
+    assert not trainer.execution.why_no_graph and len({epoch.train_loss for epoch in epochs}) == 2
 
 
 def test_a_probe_without_memory_for_other_settings_measures_the_step(monkeypatch: pytest.MonkeyPatch):

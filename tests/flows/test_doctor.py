@@ -222,22 +222,30 @@ def fake_nvml(error: str = "", pids: tuple[int, ...] = ()) -> SimpleNamespace:
     )
 
 
-@pytest.mark.parametrize(
-    ("gpu", "obstacle", "setting", "nvml", "status", "words", "fix"),
-    [
-        (None, "no NVIDIA driver is installed here", None, fake_nvml("not found"), "ok", "no NVIDIA driver", ""),
-        (None, "the driver shows no GPU (cuInit 803)", None, fake_nvml("mismatch"), "problem", "cuInit 803", ""),
-        (None, "this torch is built for the CPU only", None, fake_nvml(), "problem", "CPU only", ""),
+OBSTACLES: dict[int, list[tuple[Any, ...]]] = {  # by fault of tests/catalogue.py
+    14: [(None, "no NVIDIA driver is installed here", None, fake_nvml("not found"), "ok", "no NVIDIA driver", "")],
+    15: [
         (None, TOO_OLD, None, fake_nvml(), "problem", TOO_OLD, "install the current driver"),
+        (None, "this torch is built for the CPU only", None, fake_nvml(), "problem", "CPU only", ""),
+        (None, "the driver shows no GPU (cuInit 803)", None, fake_nvml("mismatch"), "problem", "cuInit 803", ""),
         (None, NO_KERNELS, None, fake_nvml(), "problem", NO_KERNELS, "make -B setup TORCH=installed"),
+    ],
+    16: [
         (None, HIDDEN, "", fake_nvml(), "warning", "hides every GPU", ""),
         (USABLE, "", "1", fake_nvml(), "ok", "1 of 2 GPUs are visible, CUDA_VISIBLE_DEVICES is '1': A GPU-0; B", ""),
+    ],
+    17: [
         (USABLE, "", None, fake_nvml("not found"), "warning", "NVML: not found", ""),
         (USABLE | {"driver": None}, "", None, fake_nvml("not found"), "ok", "1 GPUs, driver (unknown)", ""),
-        (USABLE, "", "1", fake_nvml(pids=(7,)), "warning", "B GPU-1: other processes [7]", ""),
     ],
-)  # fmt: skip
-@pytest.mark.case(15, 16, 17, 18, 19)
+    18: [(USABLE, "", "1", fake_nvml(pids=(7,)), "warning", "B GPU-1: other processes [7]", "")],
+}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "obstacle", "setting", "nvml", "status", "words", "fix"),
+    [pytest.param(*row, marks=pytest.mark.case(case)) for case, rows in OBSTACLES.items() for row in rows],
+)
 def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     monkeypatch: pytest.MonkeyPatch, gpu: Any, obstacle: str, setting: str | None, nvml: Any, status: str,
     words: str, fix: str, saw: Callable[[str], None],

@@ -170,7 +170,7 @@ def test_a_capture_that_fails_while_a_network_keeps_its_tensors_leaves_an_eager_
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     finish(trainer)
     torch.cuda.empty_cache()
-    assert kept_tensors and trainer.execution.step == "eager" and trainer.why_no_graph
+    assert kept_tensors and trainer.execution.step == "eager" and trainer.execution.why_no_graph
 
 
 class Changing(nn.Module):
@@ -199,7 +199,7 @@ def test_a_step_that_a_replay_would_not_repeat_is_not_captured(draws: bool, reas
         split = new_trainer("cuda", "device", tmp_path, settings).train_split
         trainer = trainers.trainer_on(split, settings, model=Changing(draws))
         results.append(finish(trainer))
-    assert reason in trainer.why_no_graph
+    assert reason in trainer.execution.why_no_graph
     assert_same_bits(*results)
 
 
@@ -400,7 +400,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
             trainer.executor.fallbacks[-1] == "the CUDA graph of the step is freed, and the next steps are eager"
             and len(trainer.executor.fallbacks) <= 2
         )
-        assert trainer.why_no_graph == "memory ran out"
+        assert trainer.execution.why_no_graph == "memory ran out"
     execution = trainer.execution
     assert (execution.grad_accum_steps, execution.num_eval_parts, execution.data_location) == (1, 1, "device")
 
@@ -477,4 +477,4 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     assert precision == "fp32" and "memory ran out while others were tried" in sentence
     trainer.executor.use(replace(trainer.execution, precision=precision))
     finish(trainer)
-    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.why_no_graph
+    assert trainer.execution.step == "graph" and not trainer.executor.fallbacks and not trainer.execution.why_no_graph

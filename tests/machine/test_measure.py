@@ -279,6 +279,7 @@ def test_a_gpu_that_torch_cannot_use_is_said_and_a_missing_driver_is_not(
         assert (f"warning: auto is the CPU, because {obstacle}" in capsys.readouterr().out) == expected
 
 
+@pytest.mark.case(19)
 def test_a_part_of_a_gpu_is_read_itself_and_not_the_whole(monkeypatch: pytest.MonkeyPatch):
     """Under MIG, only the second version of the driver's call has the instance's UUID."""
     whole, part = bytes(range(16)), bytes(range(16, 32))
