@@ -182,8 +182,8 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     """Steps on this worker's share of one batch: with all-reduce, and without."""
     import torch
 
-    from tandem.training.batches import places_of, shares_of
     from tandem.training.random_draws import uses_teacher_forcing
+    from tandem.training.shares import places_of, shares_of
     from tandem.training.trials import repeated_step
     from tandem.training.workers import gradient_sync
 

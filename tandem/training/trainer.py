@@ -18,7 +18,7 @@ from tandem.machine.measure import ONE_GPU, Measurement, measure
 from tandem.models.kernels import ordered
 from tandem.params.schema import Train
 from tandem.tasks import Task, score_of
-from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
+from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.execution import Execution, requested_execution
 from tandem.training.executor import Executor, advice_for
 from tandem.training.graph_steps import GraphSteps
@@ -26,6 +26,7 @@ from tandem.training.inference import for_each_part, forward
 from tandem.training.optimizer import learning_rates, make_optimizer
 from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
+from tandem.training.shares import own_rows, shares_of
 from tandem.training.step import Step, loss_of
 from tandem.training.threads import ThreadTuner
 from tandem.training.workers import ALONE, Workers
