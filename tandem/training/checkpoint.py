@@ -6,8 +6,9 @@ the first one), `record` the fields of the `Record` of the epochs so far (tandem
 
 The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
 a stage runs. A training has at most the files below. The digest covers the inputs of the training except the seed:
-parameters, data, code and hardware, and for a replicate the stage. `<device>` is as in `devices` of params.yaml; for
-several workers with `scaling: strong`, which may resume with another number of workers, it is their kind.
+parameters, data, code and hardware (tandem/runs/inputs.py), and for a replicate the stage. `<device>` is as in
+`devices` of params.yaml; for several workers with `scaling: strong`, which may resume with another number of workers,
+it is their kind.
 
     <device>-<digest>-<seed>.pt             the newest checkpoint
     <device>-<digest>-<seed>.previous.pt    the checkpoint before it
