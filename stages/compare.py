@@ -49,8 +49,10 @@ def main() -> None:
     verdicts = [sentence for comparison in comparisons for sentence in comparison.sentences]
     left_out = [f"{row['workload']} on {row['requested']} is left out: {row['reason']}" for row in outdated]
     verdicts += [f"{sentence}." for sentence in left_out]
-    if alone := [comparison.workload for comparison in comparisons if not comparison.sentences]:
-        verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare with.")
+    for comparison in (comparison for comparison in comparisons if not comparison.sentences):
+        runs = [f"{comparison.workload}@{side.first.requested}" for side in comparison.sides]
+        rest = f"`tandem compare {' '.join(runs)}` compares its runs" if len(runs) > 1 else "nothing to compare with"
+        verdicts.append(f"{comparison.workload}: measured on one kind of device; {rest}.")
     summaries = {comparison.workload: comparison.summaries for comparison in comparisons}
     folder, rows = files.compare_dir(), [side.row for side in all_sides]
     content = {"rows": rows, "outdated": outdated, "short_verdicts": summaries}

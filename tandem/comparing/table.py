@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tandem.comparing.comparability import NAMED, Row, parameters_of, short, short_hardware
+from tandem.comparing.comparability import ABSENT, NAMED, Row, parameters_of, short, short_hardware
 from tandem.files import digest
 from tandem.params.parsing import differing_names
 from tandem.runs.provenance import is_edited
@@ -93,7 +93,7 @@ def own_metrics(sides: Sequence[Sequence[Run]]) -> Iterator[Row]:
 
 def over_seeds(fact: str, side: Sequence[Run]) -> str:
     """The value that the side's runs share, or the value of each run."""
-    values = [run.value(FACTS[fact]) for run in side]
+    values = [ABSENT.get(fact) if (value := run.value(FACTS[fact])) is None else value for run in side]
     distinct = dict.fromkeys(SHOWN[fact](value) if fact in SHOWN else value for value in values)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in distinct)
 

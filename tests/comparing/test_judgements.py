@@ -43,6 +43,11 @@ def test_own_metrics_have_rows_also_if_a_name_has_a_point():
     assert cells["at_0.5"] == ("0.81", "0.81") and cells["errors (lower is better)"] == ("0.1", "0.1")
 
 
+def test_a_run_without_a_number_of_workers_has_one() -> None:
+    rows = rows_of([[run_of(manifest, classified("1"))] for manifest in (CPU, changed(CPU, **{"realized.workers": 2}))])
+    assert {row.name: row.cells for row in rows}["workers"] == ("1", "2")
+
+
 @pytest.mark.parametrize(
     ("speed", "reason"),
     [

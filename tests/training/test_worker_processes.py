@@ -114,7 +114,8 @@ def test_the_pipeline_gives_the_same_with_one_worker_and_with_two(several: Path)
     assert_near(of_two, of_one)
     realized = manifest["realized"]
     assert (realized["workers"], realized["step"]) == (2, "eager") and "threads" not in realized  # one each
-    assert "2 workers on " in (several / "results/compare/compare.md").read_text()
+    table = (several / "results/compare/compare.md").read_text()
+    assert "2 workers on " in table and "`tandem compare tiny@cpu tiny@2xcpu` compares its runs" in table
     wait_until_published(several)
     assert [run["params"].get("workers") for run in recorded_runs(several, "tiny")] in ([None, "2"], ["2", None])
     assert dvc(several, "repro").stdout.count("didn't change, skipping") > 5, "nothing is left to do"
