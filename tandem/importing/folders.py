@@ -9,14 +9,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tandem.importing import text_tables
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import shortened
 from tandem.importing.file_columns import columns_of_files, columns_of_folders, groups_of, patterns_of
@@ -116,7 +114,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
                 yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(start, len(parts)), end)
                 parts, start, num_cells = [], end, 0
 
-    source = as_long_table(
+    return as_long_table(
         [folder],
         notes,
         blocks(),
@@ -128,30 +126,6 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         step=(reader.step, reader.why_step),
         choices=choices,
     )
-    if ending == ".npy":
-        return source
-    read, write = pandas_code(folder, paths, options, source.shape_choices["sequence"][0])
-    return replace(source, code=(read + (text_tables.code_for_dates(reader.form) if reader.form else ""), write))
-
-
-def pandas_code(folder: Path, paths: Sequence[Path], options: Mapping[str, Any], sequence: str) -> tuple[str, str]:
-    """The pandas code that reads the files as one table, and the code that writes them again into `new`."""
-    read, write = text_tables.pandas_code(paths[0], options)
-    read = read.removeprefix("table = ").replace(repr(str(paths[0])), "path")
-    end = paths[0].name.removeprefix(without_ending(paths[0].name))
-    others = {path.name for path in folder.rglob(f"*{end}")} - {path.name for path in paths}
-    condition = f" if path.name not in {sorted(others)}" if others else ""
-    named_as = f"path.relative_to(root).as_posix().removesuffix({end!r})"
-    read = (
-        f"from pathlib import Path; root = Path({str(folder)!r}); table = pandas.concat([{read}.assign({sequence}="
-        f"{named_as}) for path in sorted(root.rglob('*{end}')){condition}])"
-    )
-    write = write.replace("table.", f"part.drop(columns={sequence!r}).").replace("'new.csv'", "out(name)")
-    write = (
-        "out = lambda name: Path('new', name + '.csv'); [(out(name).parent.mkdir(parents=True, exist_ok=True), "
-        f"{write}) for name, part in table.groupby({sequence!r})]"
-    )
-    return read, f"{write}; give the folder new"
 
 
 def axes_of_files(

@@ -34,7 +34,6 @@ class Source:
     name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
     shape_choices: Choices = field(default_factory=dict)  # that follow from the shape; none for a long table
     source_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
-    code: tuple[str, str] = ("", "")  # of pandas, that reads and writes a folder's files; a file's is found if needed
     used_options: tuple[str, ...] = ()  # they name columns of the source, which have other names in the long table
 
 

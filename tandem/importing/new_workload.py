@@ -43,7 +43,7 @@ from typing import Any
 from tandem import files
 from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
-from tandem.importing import shapes, text_format, text_tables, trial
+from tandem.importing import shapes, text_tables, trial
 from tandem.importing.columns import TIME_OF_DAY, shortened
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
@@ -175,13 +175,12 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     options.na = ["--"] if options.na == [] else options.na  # argparse drops it from --na=--
     options.na = options.na and [cell.strip() for cell in options.na]  # cells are read without spaces around them
     given_options = {key: value for key, value in vars(options).items() if value is not None}
-    source = None
     try:
         source = shapes.open_path(path, given_options)
         table = trial.make_table(name, source, scratch)
         choices, summary, has_split = trial.infer(name, table, source, given_options)
     except (ValueError, CommandError) as error:
-        if (message := with_way_out(str(error), path, given_options, source)) == str(error):
+        if (message := with_way_out(str(error), path, given_options)) == str(error):
             raise
         raise CommandError(message, error.status) if isinstance(error, CommandError) else ValueError(message) from None
     task = choices["task"][0]
@@ -210,17 +209,16 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     return WorkloadPlan(name, source, table, provenance, block, workload, summary, choice_rows(choices))
 
 
-def with_way_out(message: str, path: Path, options: Mapping[str, Any], source: Source | None) -> str:
+def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
     if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
         cells = shlex.quote(",".join([*options.get("na", ()), match[1]]))
         return f"{message}, or give --na={cells} if {match[1]} means that there is none"
-    if re.search(r"\btable(\[| = |\.to_csv)", message) and (path.is_file() or (source and all(source.code))):
-        read, write = text_tables.pandas_code(path, options) if path.is_file() or not source else source.code
+    if re.search(r"\btable(\[| = |\.to_csv)", message):
+        if shapes.kind_of(path) != "a table":
+            return f"{message} (table: the rows of each file; a column of ids is its name)"
+        read, write = text_tables.pandas_code(path, options)
         after = "" if "to_csv" in message else f"; after it: {write}"
-        if path.is_file() and path.suffix.lower() != ".parquet":
-            table = text_format.find_format(path, options)
-            read += text_tables.code_for_dates(text_tables.with_notation(table, options))
         hint = ", with dayfirst=True if 01/02/2024 is the first of February"
         message = message.replace(hint, "") if "to_datetime" in read else message
         return f"{message} (before it: import pandas; {read}{after})"

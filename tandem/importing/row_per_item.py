@@ -21,7 +21,7 @@ def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str, is
     was made of files, which lack its other columns.
     """
     for time in times_of_steps(columns, sequence, step):
-        if code := code_for_long_form(columns, sequence, time, [step], [sequence, time] if is_converted else None):
+        if code := code_for_long_form(columns, sequence, time, [step], [time] if is_converted else None):
             raise ValueError(f"{columns.shown} {ROW_PER_ITEM}: {code}")
 
 

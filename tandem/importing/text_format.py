@@ -70,6 +70,7 @@ class TextTable:
     na: tuple[str, ...] = ()  # cells without a number, besides MISSING
     convert: Mapping[str, Converter] = field(default_factory=dict)  # of the columns with numbers or dates to rewrite
     num_skipped: int = 1  # rows before those of the data, with blank ones: usually the header
+    dates: Mapping[str, str] = field(default_factory=dict)  # columns of dates to rewrite, with their formats
     unclear: Mapping[str, str] = field(default_factory=dict)  # columns of dates of which the day or the month is first
 
     @property

@@ -34,10 +34,10 @@ BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The pandas code that reads the table with all cells as they are, and the code that writes it again."""
+    """The pandas code that reads the table with all cells but its dates as they are, and the code that writes it."""
     if path.suffix.lower() == ".parquet":
         return f"table = pandas.read_parquet({str(path)!r})", "table.to_csv('new.csv', index=False)"
-    table = find_format(path, options)
+    table = with_notation(find_format(path, options), options)
     sep = "" if table.delimiter in ", " else f", sep={table.delimiter!r}"
     spaces = r", sep=r'\s+'" * (table.delimiter == " ")
     code = f"{str(path)!r}{sep}{spaces}, dtype=str, keep_default_na=False, na_values=['']"
@@ -45,18 +45,10 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     if table.num_skipped != 1 or not table.has_header:
         names = [name.strip() and name or f"column {place}" for place, name in enumerate(table.names, 1)]
         code += f", skiprows={table.num_skipped}, names={names}"
-    return f"table = pandas.read_csv({code}).dropna(how='all')", f"table.to_csv('new.csv'{sep}, index=False)"
-
-
-def code_for_dates(table: TextTable) -> str:
-    """The code that reads the dates that are not ISO 8601, after that of `pandas_code`, if pandas knows their signs."""
-    code = ""
-    for name, convert in table.convert.items():
-        if form := convert.keywords.get("form") if isinstance(convert, partial) else None:
-            cells = next(read_blocks(table, None))[1][name].to_pandas()
-            if pd.to_datetime(cells, format=form, errors="coerce").notna().eq(cells.str.strip() != "").all():
-                code += f"; table[{name!r}] = pandas.to_datetime(table[{name!r}], format={form!r})"
-    return code
+    code = f"table = pandas.read_csv({code}).dropna(how='all')"
+    for name, form in table.dates.items():
+        code += f"; table[{name!r}] = pandas.to_datetime(table[{name!r}], format={form!r})"
+    return code, f"table.to_csv('new.csv'{sep}, index=False)"
 
 
 def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = ()) -> TextTable:
@@ -83,12 +75,13 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
                 progress.at(done)
     convert, notations = number_signs.find_notation(columns, table.delimiter, signs)
     notes = [("numbers", " and ".join(notations), "; ".join(dict.fromkeys(notations.values())))] if notations else []
+    forms = dict[str, str]()
     for name, shown in dates.items():
         if form := shown.form(day_first := options.get("dayfirst")):
-            convert[name] = partial(as_iso, form=form)
+            forms[name], convert[name] = form, partial(as_iso, form=form)
             notes.append(("dates", f"{name}: {shown.example} is {shown.iso(form)}", shown.reason(day_first)))
     unclear = {name: shown.example for name, shown in dates.items() if shown.is_open and name not in convert}
-    return replace(table, convert=convert, notes=[*table.notes, *notes], unclear=unclear)
+    return replace(table, convert=convert, notes=[*table.notes, *notes], dates=forms, unclear=unclear)
 
 
 def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> Iterator[tuple[int, pa.Table]]:

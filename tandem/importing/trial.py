@@ -70,7 +70,7 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
             message = about_source(str(error), path, source)
-            if source.code[0] and "no column that could be their label" in message:
+            if source.sources[0].is_dir() and "no column that could be their label" in message:
                 message += (
                     "; or --pattern, e.g. '{label}_*', takes it from the files' names, --labels TABLE from a table"
                 )
