@@ -2,7 +2,7 @@
 
 Both orders of three axes are usual: (N, T, C) in Keras and with MediaPipe, (N, C, T) in aeon and for convolutions.
 
-N sequences, T steps, C channels. An npy is mapped into memory and read in blocks; an npz is read whole. No pickle.
+N sequences, T steps, C channels. No pickle.
 """
 
 import re
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.data.tables import SPLIT_WORDS
-from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, real_steps
+from tandem.importing.long_table import Part, Source, as_long_table, real_steps
 from tandem.importing.text_format import DAMAGED
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.terminal.messages import one_line
@@ -105,32 +105,25 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
     notes = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
     if unused:
         notes.append(("not used", ", ".join(map(str, unused)), "neither one number per sequence nor its steps"))
-    num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
-    def blocks() -> Iterator[Block]:
-        done = 0
+    def read() -> Iterator[Part]:
         for array, columns, mask in zip(sequences, per_sequence, masks, strict=True):
             table = pa.table({name: label_cells(column.values) for name, column in columns.items()})
-            split = array.split if len(sequences) > 1 else ""
-            for low in range(0, len(array.values), num_rows):
-                values = as_plain_type(array.values[low : low + num_rows])
-                values = values[:, :, None] if values.ndim == 2 else values
-                values = values.swapaxes(1, 2) if axes == "NCT" else values
-                if mask is not None:
-                    values = np.where(mask[low : low + num_rows, :, None], values, np.nan)
-                lengths, cells = real_steps(values, done)
-                done += len(values)
-                yield Block(lengths, cells, table.slice(low, len(values)), done, split)
+            values = as_plain_type(array.values)
+            values = values[:, :, None] if values.ndim == 2 else values
+            values = values.swapaxes(1, 2) if axes == "NCT" else values
+            if mask is not None:
+                values = np.where(mask[:, :, None], values, np.nan)
+            lengths, cells = real_steps(values)
+            yield Part(lengths, cells, table, array.split if len(sequences) > 1 else "")
 
     return as_long_table(
         list(dict.fromkeys(array.path for array in arrays)),
         notes,
-        blocks(),
+        read,
         channel_names(num_channels),
         names,
         ids=(None, "the number of the sequence in the array"),
-        total=sum(len(array.values) for array in sequences),
-        unit="sequences",
         choices={"label": (label, per_sequence[0][label].name)} if label else {},
     )
 

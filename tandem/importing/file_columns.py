@@ -253,6 +253,6 @@ def read_small(path: Path, ids: Sequence[str], options: Mapping[str, Any]) -> tu
         names = tuple(str(number) for number in range(1, len(table.names) + 1))
         table = replace(table, names=names, has_header=False, num_skipped=table.num_skipped - 1)
     table = text_tables.with_notation(table, options)
-    kinds = kinds_of([text_tables.read_whole(table)])
+    kinds = kinds_of([text_tables.read(table)])
     numbers = {name: kinds[name] for name in named_like(("target", "y"), kinds)}
-    return pa.concat_tables(rows for _, rows in text_tables.read_blocks(table, numbers)), table.notes
+    return text_tables.read(table, dict.fromkeys(table.names, pa.string()) | numbers), table.notes

@@ -20,7 +20,7 @@ from tandem.importing.columns import shortened
 from tandem.importing.file_columns import columns_of_files, columns_of_folders, groups_of, patterns_of
 from tandem.importing.files_in_folder import check_not_a_file_per_channel, check_not_a_file_per_sensor, table_of_labels
 from tandem.importing.headers import Note
-from tandem.importing.long_table import BLOCK_CELLS, Block, Source, as_long_table, unused_name
+from tandem.importing.long_table import Part, Source, as_long_table, unused_name
 from tandem.importing.recordings import (
     KINDS,
     Reader,
@@ -104,25 +104,18 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     key = unused_name("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})
 
-    def blocks() -> Iterator[Block]:
-        parts, start, num_cells = list[pa.Table](), 0, 0
-        for end, files in enumerate(members.values(), start=1):
-            parts.append(pa.concat_tables(map(reader.read, files)))
-            num_cells += parts[-1].num_rows * (parts[-1].num_columns + per_sequence.num_columns)
-            if num_cells > BLOCK_CELLS or end == len(members):
-                lengths = np.array([part.num_rows for part in parts])
-                yield Block(lengths, pa.concat_tables(parts).columns, per_sequence.slice(start, len(parts)), end)
-                parts, start, num_cells = [], end, 0
+    def read() -> Iterator[Part]:
+        tables = [pa.concat_tables(map(reader.read, files)) for files in members.values()]
+        lengths = np.array([table.num_rows for table in tables])
+        yield Part(lengths, pa.concat_tables(tables).columns, per_sequence)
 
     return as_long_table(
         [folder],
         notes,
-        blocks(),
+        read,
         reader.names,
         per_sequence.column_names,
         ids=(key, "the folder's name" if axes == "C" else "the file's name"),
-        total=len(members),
-        unit="sequences" if axes == "C" else "files",
         step=(reader.step, reader.why_step),
         choices=choices,
     )

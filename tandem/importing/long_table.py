@@ -1,12 +1,11 @@
-"""Sequences in any shape -> the long table that preprocess reads: a row per step, written in blocks.
+"""Sequences in any shape -> the long table that preprocess reads: a row per step.
 
-N sequences of a block, T steps of the longest, C features, R rows of the table.
+N sequences, T steps of the longest, C features, R rows of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from tandem.data.tables import SPLIT_COLUMN, columns_to_read
+from tandem.data.tables import SPLIT_COLUMN, columns_to_read, is_plain
 from tandem.importing.columns import Choices
 from tandem.importing.headers import Note
 from tandem.terminal.messages import one_line
-from tandem.terminal.progress import ProgressLine
 
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
-BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
 
 @dataclass(frozen=True)
@@ -30,38 +27,35 @@ class Source:
 
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was detected, and why
-    write: Callable[[Path], None] | None = None  # writes the table, once; None: the file is used as it is
+    read: Callable[[], pa.Table] | None = None  # the table; None: the file is used as it is
     name: str = ""  # of the table, with the ending that states its format; empty: that of the workload, as Parquet
     shape_choices: Choices = field(default_factory=dict)  # that follow from the shape; none for a long table
     source_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
     used_options: tuple[str, ...] = ()  # they name columns of the source, which have other names in the long table
 
 
-class Block(NamedTuple):
-    """Some whole sequences."""
+class Part(NamedTuple):
+    """The sequences of one file, array or folder."""
 
     lengths: np.ndarray  # (N,)
     cells: Sequence[Any]  # (R,) for each feature, one sequence after another
     per_sequence: pa.Table  # N rows: the columns with one cell for each sequence
-    num_read: int  # how much is read, of the total of `as_long_table`
     split: str = ""
 
 
 def as_long_table(
     sources: list[Path],
     notes: list[Note],
-    blocks: Iterator[Block],
+    read: Callable[[], Iterable[Part]],
     features: Sequence[str],
     per_sequence: Sequence[str],
     ids: tuple[str | None, str],
-    total: int,
-    unit: str = "B",
     step: tuple[str | None, str] = (None, "the position in the sequence, from 0"),
     choices: Choices | None = None,
     used_options: tuple[str, ...] = (),
 ) -> Source:
-    """The long table of `blocks`, which are read when it is written: the columns sequence, step (if it is counted),
-    `per_sequence` without the ids, and `features`.
+    """The long table of the parts that `read` gives: the columns sequence, step (if it is counted), `per_sequence`
+    without the ids, and `features`.
 
     `ids`: the column of `per_sequence` with the ids, or None for numbers, and the reason. `step`: the feature that is
     the step, or None if it is counted, and the reason. `choices`: of other columns: the label, the task or the groups.
@@ -73,65 +67,35 @@ def as_long_table(
     sequence, counted = (unused_name(key, taken) for key in ("sequence", "step"))
     all_choices = {"sequence": (sequence, ids[1]), "step": (step[0] or counted, step[1]), **(choices or {})}
 
-    def rows_of(block: Block, first_number: int) -> pa.Table:
-        lengths = block.lengths
+    def rows_of(part: Part, first_number: int) -> pa.Table:
+        lengths = part.lengths
         owner = np.repeat(np.arange(len(lengths)), lengths)
         columns: dict[str, Any] = {sequence: first_number + owner}
         if step[0] is None:
             starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
             columns[counted] = pa.array(np.arange(len(owner)) - starts, pa.int32())
-        for name, column in zip(per_sequence, block.per_sequence.columns, strict=True):
+        for name, column in zip(per_sequence, part.per_sequence.columns, strict=True):
             is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             is_repeated = is_text and name != ids[0]
             cells = (column.dictionary_encode() if is_repeated else column).take(pa.array(owner))  # text is stored once
             columns[sequence if name == ids[0] else name] = cells
-        columns |= zip(names, block.cells, strict=True)
-        if block.split:
-            columns.setdefault(SPLIT_COLUMN, pa.repeat(block.split, len(owner)))
+        columns |= zip(names, part.cells, strict=True)
+        if part.split:
+            columns.setdefault(SPLIT_COLUMN, pa.repeat(part.split, len(owner)))
         return pa.table(columns)
 
-    def tables() -> Iterator[tuple[int, pa.Table]]:
-        number = 0
-        for block in blocks:
-            if len(block.lengths):
-                yield block.num_read, rows_of(block, number)
-            number += len(block.lengths)
+    def long_table() -> pa.Table:
+        tables, number = list[pa.Table](), 0
+        for part in read():
+            if len(part.lengths):
+                table = rows_of(part, number)
+                tables.append(cast_as(table, tables[0].schema, str(sources[0])) if tables else table)
+            number += len(part.lengths)
+        if not tables:
+            raise ValueError(f"{sources[0]} holds no sequence")
+        return pa.concat_tables(tables).unify_dictionaries()
 
-    return Source(
-        sources,
-        notes,
-        partial(write, tables(), str(sources[0]), total, unit),
-        shape_choices=all_choices,
-        used_options=used_options,
-    )
-
-
-def write(tables: Iterator[tuple[int, pa.Table]], shown: str, total: int, unit: str, target: Path) -> None:
-    """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
-
-    Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
-    """
-    writer = None
-    with ProgressLine(f"converting {shown}", total, unit) as progress:
-        try:
-            for num_read, table in tables:
-                writer = writer or pa.parquet.ParquetWriter(target, table.schema, compression="zstd")
-                writer.write_table(cast_as(table, writer.schema, shown), row_group_size=table.num_rows)
-                progress.at(num_read)
-        finally:
-            if writer is not None:
-                writer.close()
-    if writer is None:
-        raise ValueError(f"{shown} holds no sequence")
-
-
-def blocks_of_files(files: Sequence[SplitFile], read: Callable[[Path], Iterator[Block]]) -> Iterator[Block]:
-    """The blocks of all files, with the splits of these. `read`: the blocks of a file, which count the bytes read."""
-    done = 0
-    for split, file in files:
-        for block in read(file):
-            yield block._replace(num_read=done + block.num_read, split=split)
-        done += file.stat().st_size
+    return Source(sources, notes, long_table, shape_choices=all_choices, used_options=used_options)
 
 
 @contextmanager
@@ -147,10 +111,16 @@ def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
         raise ValueError(f"{path} cannot be read as Parquet: {one_line(error)}") from None
 
 
-def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+def read_parquet(path: Path) -> pa.Table:
+    """All columns without lists and the like."""
+    with open_parquet(path) as file:
+        return file.read([field.name for field in file.schema_arrow if is_plain(field.type)])
+
+
+def cast_as(part: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """Cast numbers of another width, as of a second array, to the first's. Raises ValueError if they do not fit."""
     try:
-        return block.cast(schema)
+        return part.cast(schema)
     except (pa.ArrowException, ValueError) as error:
         raise ValueError(f"the parts of {name} hold other columns or kinds of cells: {one_line(error)}") from None
 
@@ -162,9 +132,9 @@ def unused_name(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def real_steps(values: np.ndarray, first_number: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def real_steps(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """values (N, T, C) -> the number of steps of each sequence without padding, steps of only NaN at its start or end,
-    and the values (R,) of each feature, one sequence after another. `first_number`: the number of the first sequence.
+    and the values (R,) of each feature, one sequence after another.
 
     Raises ValueError if a sequence has no step: it would disappear.
     """
@@ -174,7 +144,7 @@ def real_steps(values: np.ndarray, first_number: int) -> tuple[np.ndarray, list[
         starts = is_real.argmax(axis=1)
         ends = np.where(is_real.any(axis=1), values.shape[1] - is_real[:, ::-1].argmax(axis=1), 0)
     for empty in np.flatnonzero(ends == 0)[:1]:
-        raise ValueError(f"sequence {first_number + empty} has no value at all; leave it out, or give it values")
+        raise ValueError(f"sequence {empty} has no value at all; leave it out, or give it values")
     places = np.arange(values.shape[1])[None, :]
     lengths, steps = ends - starts, values[(starts[:, None] <= places) & (places < ends[:, None])]
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]

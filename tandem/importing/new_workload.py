@@ -204,7 +204,7 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
     except ValueError as error:  # an option's value: those that Tandem chooses are valid
         raise WrongArgument(str(error)) from None
     detected = "; ".join(f"{key} {value}" for key, value, _ in source.notes)
-    provenance = f"converted {', '.join(map(str, source.sources))} ({detected})" if source.write else "copied the table"
+    provenance = f"converted {', '.join(map(str, source.sources))} ({detected})" if source.read else "copied the table"
     provenance = f"`{shlex.join(['tandem', 'new', *options.words])}` {provenance}."
     return WorkloadPlan(name, source, table, provenance, block, workload, summary, choice_rows(choices))
 
@@ -255,7 +255,7 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     draft = scratch / "made"
     (draft / "data").mkdir(parents=True)
     with ProgressLine(f"writing {plan.table.name}", 2, "steps") as progress:
-        (os.rename if plan.source.write else shutil.copyfile)(plan.table, draft / "data" / plan.table.name)
+        (os.rename if plan.source.read else shutil.copyfile)(plan.table, draft / "data" / plan.table.name)
         progress.at(1)
         sha256 = sha256_file(draft / "data" / plan.table.name)
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.source.notes, *plan.choices)]

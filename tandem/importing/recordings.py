@@ -54,7 +54,7 @@ def read_file(path: Path, form: TextTable | None, texts: Sequence[str] = (), axe
     of all files; None: Parquet or npy. `axes`: of an npy.
     """
     if form is not None:
-        return text_tables.read_whole(form_of_file(form, path), texts)
+        return text_tables.read(form_of_file(form, path), dict.fromkeys(texts, pa.string()), own_names=True)
     if kind_of_file(path) == "parquet":
         with open_parquet(path) as file:
             return file.read()
@@ -173,7 +173,7 @@ def check_is_a_row_per_step(forms: Sequence[TextTable]) -> None:
     first, path = forms[0], forms[0].path
     lines = list[int]()
     for form in forms:
-        with text_format.open_bytes(form.path, form.compression) as (file, _):
+        with text_format.open_bytes(form.path, form.compression) as file:
             lines.append(file.read().strip().count(b"\n") + 1)
     if len(first.names) > 1 and {*lines} == {1}:
         raise ValueError(

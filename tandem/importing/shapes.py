@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from tandem.data.tables import is_plain
@@ -37,11 +36,12 @@ from tandem.importing import (
 )
 from tandem.importing.columns import TIME_OF_DAY, TableColumns, named_like
 from tandem.importing.headers import Note
-from tandem.importing.long_table import Source, SplitFile, open_parquet
+from tandem.importing.long_table import Source, SplitFile, open_parquet, read_parquet
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
+NUM_SAMPLED = 1000  # rows that show the shape
 ARRAYS = (".npy", ".npz")
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
@@ -79,7 +79,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return array_files.open_arrays(path, options, is_alone)
     stem = re.sub(ENDING, "", path.name, flags=re.IGNORECASE)
     if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
-        frame, text, notes, name = sample_of_parquet(path), None, list[Note](), f"{stem}.parquet"
+        rows, text, notes, name = read_parquet(path), None, list[Note](), f"{stem}.parquet"
+        frame = rows.slice(0, NUM_SAMPLED).to_pandas()
     else:
         other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
@@ -87,8 +88,10 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-        frame, notes = text_tables.read_sample(text), text.notes
-        frame = frame[[name for name in frame.columns if name]]
+        rows, notes = text_tables.read(text), text.notes
+        rows = rows.select([name for name in rows.column_names if name])
+        frame = rows.slice(0, NUM_SAMPLED).to_pandas()
+        frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))
     check_no_lists_in_text(columns)
     dates = [] if options.get("layout") else [name for name in frame.columns if date_signs.is_date(name)]
@@ -113,21 +116,24 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
             "new.csv, with your names for A, B and so on"
         )
-    whole = partial(column_of, path, text)
-    why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"), whole)
+    why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"), rows)
     if text is None and not why:
         check_no_lists_in_parquet(path)
     if layout == "wide" or (why and not layout):
         hint = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{hint}")
-        return wide.open_wide(path, files, text, columns, whole, options, [*notes, note])
+        return wide.open_wide(path, files, text, columns, rows, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")
     if text is not None and not text.is_ready:
         notes = [*notes, ("table", "UTF-8, commas", "how it is written again, without another change")]
         return Source(
-            [path], notes, partial(text_tables.rewrite, text), name, source_line=partial(text_tables.source_line, text)
+            [path],
+            notes,
+            partial(text_tables.rewritten, text),
+            name,
+            source_line=partial(text_tables.source_line, text),
         )
     return Source([path], notes, name=name)
 
@@ -182,7 +188,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
     if usable and recordings.kind_of_file(usable[0]) == "parquet" and not {"pattern", "labels"} & {*options}:
-        numbers = TableColumns(sample_of_parquet(usable[0]), "").of_kind("number")
+        numbers = TableColumns(read_parquet(usable[0]).to_pandas(), "").of_kind("number")
         are_labels = len(named_like(LABEL_NAMES, numbers)) == len(numbers)  # others belong to the steps of a file
         if are_labels or array_files.word_and_split(usable[0].stem)[1]:
             check_no_lists_in_parquet(usable[0])
@@ -212,21 +218,6 @@ def check_uses(path: Path, kind: str, options: Mapping[str, Any]) -> None:
     for key, kinds in USES.items():
         if key in options and kind not in kinds:
             raise WrongArgument(f"--{key} is for {' and '.join(kinds)}, and {path} is {kind}; leave it out")
-
-
-def sample_of_parquet(path: Path) -> pd.DataFrame:
-    with open_parquet(path) as file:
-        names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-        batch = next(file.iter_batches(batch_size=text_format.NUM_SAMPLED, columns=names), None)
-        return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
-
-
-def column_of(path: Path, text: text_format.TextTable | None, name: str) -> pd.Series:
-    """A column of all rows. `text`: the format of `path`; None: Parquet."""
-    if text is None:
-        with open_parquet(path) as file:
-            return file.read([name])[name].to_pandas()
-    return pd.concat([block[name].to_pandas() for _, block in text_tables.read_blocks(text, {})])
 
 
 def train_and_test_files(path: Path) -> list[SplitFile]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tandem.data import tables
 from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
@@ -24,7 +24,6 @@ from tandem.importing.headers import NUMBER, Note, find_header, is_header, is_he
 from tandem.importing.number_signs import Converter
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import one_line
-from tandem.terminal.progress import ProgressLine
 
 # With the compressions that are read only here. RuntimeError: encrypted, or another method of compression.
 DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
@@ -53,7 +52,6 @@ NO_TABLE = {
 BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
-NUM_SAMPLED = 1000  # rows
 FEWEST_BLOCKS = 3  # of several rows, between blank lines, that are no mistake
 
 
@@ -98,7 +96,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
         if why:
             notes.append(("encoding", encoding, why))
-        with open_bytes(path, compression) as (file, _):
+        with open_bytes(path, compression) as file:
             text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
     except LookupError:
         problem = "which Python does not know; e.g. windows-1252, utf-16"
@@ -174,7 +172,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
 
 def check_no_blocks(table: TextTable) -> None:
     """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows without a header."""
-    with open_bytes(table.path, table.compression) as (file, _):
+    with open_bytes(table.path, table.compression) as file:
         text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
     blocks = re.split(r"\n\s*\n", text.strip())
     if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
@@ -198,8 +196,8 @@ def are_times(rows: Sequence[Sequence[str]]) -> bool:
 
 
 @contextmanager
-def open_bytes(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
-    """The file's decompressed bytes, and the file itself, whose position tells the progress."""
+def open_bytes(path: Path, compression: str) -> Iterator[Any]:
+    """The file's decompressed bytes."""
     with path.open("rb") as raw:
         if compression == "zip":
             with zipfile.ZipFile(raw) as archive:
@@ -207,9 +205,9 @@ def open_bytes(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
                 if len(members) != 1:
                     hint = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
                     raise ValueError(f"{path} is an archive of {len(members)} files; {hint}")
-                yield archive.open(members[0]), raw
+                yield archive.open(members[0])
         else:
-            yield OPENERS[compression](raw) if compression else raw, raw
+            yield OPENERS[compression](raw) if compression else raw
 
 
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
@@ -218,15 +216,13 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
     (`k\u00f8b`, `K\u00e4se`), which changes their letters.
     """
-    with open_bytes(path, compression) as (file, raw):
+    with open_bytes(path, compression) as file:
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
         try:
-            with ProgressLine(f"reading {path.name}", path.stat().st_size, "B") as progress:
-                blocks = chain([block], iter(partial(file.read, 1 << 20), b""))
-                for _ in codecs.iterdecode(blocks, "utf-8"):
-                    progress.at(raw.tell())
+            for _ in codecs.iterdecode(chain([block], iter(partial(file.read, 1 << 20), b"")), "utf-8"):
+                pass
             return "utf-8", ""
         except UnicodeDecodeError as error:
             return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"

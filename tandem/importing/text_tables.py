@@ -1,22 +1,20 @@
-"""Text tables: reads them in blocks, with the notation of their numbers and dates (text_format.py detects the rest).
+"""Text tables: reads them, with the notation of their numbers and dates (text_format.py detects the rest).
 
-preprocess reads CSV in UTF-8 with commas and a header, plain or gzip; `rewrite` writes other tables in that form.
+preprocess reads CSV in UTF-8 with commas and a header, plain or gzip; `rewritten` is the text of others in that form.
 """
 
 import codecs
 import csv
-import gzip
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
@@ -25,12 +23,11 @@ from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
 from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells
-from tandem.importing.text_format import DAMAGED, NUM_SAMPLED, TextTable, find_format, open_bytes
+from tandem.importing.text_format import DAMAGED, TextTable, find_format, open_bytes
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import one_line
-from tandem.terminal.progress import ProgressLine
 
-BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
+BLOCK_BYTES = 2 << 20  # the longest line
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
@@ -63,16 +60,12 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
         raise WrongArgument(f"{message}, and a sign has one meaning; give one")
     columns, dates = {name: ColumnCells() for name in table.names}, {name: DateCells() for name in table.names}
     for part in (table, *other_tables):
-        size = part.path.stat().st_size
         # A row with too many cells, and columns that `table` does not have: the reader of the file reports them.
-        with suppress(ValueError), ProgressLine(f"reading {part.path.name}", size, "B") as progress:
-            for done, block in read_blocks(part, None):
-                for name, column in zip(part.names, block.columns, strict=True):
-                    if name in columns:
-                        cells = column.combine_chunks()
-                        columns[name].add(cells, str(part.path), name, table.na)
-                        dates[name].add(cells)
-                progress.at(done)
+        with suppress(ValueError):
+            for name, column in zip(part.names, read_text(part).columns, strict=True):
+                for cells in column.chunks if name in columns else ():
+                    columns[name].add(cells, str(part.path), name, table.na)
+                    dates[name].add(cells)
     convert, notations = number_signs.find_notation(columns, table.delimiter, signs)
     notes = [("numbers", " and ".join(notations), "; ".join(dict.fromkeys(notations.values())))] if notations else []
     forms = dict[str, str]()
@@ -84,44 +77,51 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
     return replace(table, convert=convert, notes=[*table.notes, *notes], dates=forms, unclear=unclear)
 
 
-def read_blocks(table: TextTable, types: Mapping[str, pa.DataType] | None) -> Iterator[tuple[int, pa.Table]]:
-    """The rows in blocks, and the number of bytes read; columns have the given `types` and otherwise text. None: all
-    cells as their literal text.
+def read_text(table: TextTable) -> pa.Table:
+    """All cells as their literal text. Raises ValueError, in one sentence, for invalid content."""
+    return read_csv(table, True, column_types=dict.fromkeys(table.names, pa.string()), null_values=())
 
-    Raises ValueError, in one sentence, for invalid content.
+
+def read(table: TextTable, types: Mapping[str, pa.DataType] | None = None, own_names: bool = False) -> pa.Table:
+    """All rows; columns have the given `types`, and others the kind that their text suggests. `own_names`: those of the
+    file's header, if it is the first line. Raises ValueError, in one sentence, for invalid content.
     """
-    kinds = {name: pa.string() for name in table.names} | dict(types or {})
-    literal = kinds | dict.fromkeys(table.convert, pa.string())
-    convert = {"column_types": literal} | ({"null_values": ()} if types is None else {})
-    with open_table(table) as (file, raw):
-        for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
-            block = pa.Table.from_batches([batch])
-            yield raw.tell(), block if types is None else with_numbers(table, block, kinds)
+    as_text = dict.fromkeys(table.convert, pa.string())
+    own_names = own_names and table.has_header and table.num_skipped == 1
+    return with_numbers(table, read_csv(table, False, own_names, column_types={**(types or {}), **as_text}), types)
 
 
-def read_sample(table: TextTable) -> pd.DataFrame:
-    """The first rows, with the kind that each column's text suggests."""
-    with open_table(table) as (file, _):
-        texts = dict.fromkeys(table.convert, pa.string())
-        batch = next(iter(pa.csv.open_csv(file, *csv_options(table, column_types=texts))), None)
-        if batch is None:
-            return pd.DataFrame()
-        frame = with_numbers(table, pa.Table.from_batches([batch]).slice(0, NUM_SAMPLED)).to_pandas()
-        return frame.mask(frame == "")
+def rewritten(table: TextTable) -> pa.Table:
+    """All cells as text, which changes only in the converted columns."""
+    return with_numbers(table, read_text(table), dict.fromkeys(table.names, pa.string()))
 
 
-def read_whole(table: TextTable, texts: Sequence[str] = ()) -> pa.Table:
-    """All rows of a small file; `texts` as text, other columns with the kind that their text suggests. Columns have the
-    file's own names.
-    """
-    with open_table(table) as (file, _):
-        as_text = dict.fromkeys((*texts, *table.convert), pa.string())
-        read, parse, convert = csv_options(table, column_types=as_text)
-        read.use_threads = False
-        if table.has_header and table.num_skipped == 1:
-            read.column_names, read.skip_rows_after_names = [], 0
-        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
-        return with_numbers(table, pa.csv.read_csv(data, read, parse, convert), dict.fromkeys(texts, pa.string()))
+def read_csv(table: TextTable, newlines_in_values: bool, own_names: bool = False, **convert: Any) -> pa.Table:
+    is_spaced = table.delimiter == " "
+    options = pa.csv.ReadOptions(
+        use_threads=False,  # or an error does not name the line
+        block_size=BLOCK_BYTES,
+        encoding="utf8" if table.encoding == "utf-8-sig" or is_spaced else table.encoding,
+        column_names=[] if own_names else table.names,
+        skip_rows_after_names=0 if own_names else table.num_skipped,
+    )
+    parse = pa.csv.ParseOptions(delimiter="\t" if is_spaced else table.delimiter, newlines_in_values=newlines_in_values)
+    missing = [form.format(cell) for cell in (*MISSING, *table.na) for form in ("{}", " {}", "{} ", " {} ")]
+    try:
+        with open_bytes(table.path, table.compression) as file:
+            data = tabbed(codecs.getreader(table.encoding)(file)) if is_spaced else file.read()
+        # pyarrow reads a Python file object under its lock: four times slower
+        return pa.csv.read_csv(
+            pa.BufferReader(data), options, parse, pa.csv.ConvertOptions(**{"null_values": missing, **convert})
+        )
+    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
+        raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
+
+
+def tabbed(lines: Iterable[str]) -> bytes:
+    """Cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells."""
+    rows = (next(csv.reader([line.strip()], delimiter=" ")) if '"' in line else line.split() for line in lines)
+    return b"".join("\t".join(filter(None, row)).encode() + b"\n" for row in rows)
 
 
 def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
@@ -156,36 +156,6 @@ def as_floats(cells: pa.ChunkedArray, name: str, table: TextTable) -> pa.Chunked
     return numbers
 
 
-@contextmanager
-def open_table(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
-    """As `open_bytes`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
-    try:
-        with open_bytes(table.path, table.compression) as (file, raw):
-            yield tabbed(codecs.getreader(table.encoding)(file)) if table.delimiter == " " else file, raw
-    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
-        raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
-
-
-def tabbed(lines: Iterable[str]) -> io.BytesIO:
-    """Cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells. In memory."""
-    rows = (next(csv.reader([line.strip()], delimiter=" ")) if '"' in line else line.split() for line in lines)
-    return io.BytesIO(b"".join("\t".join(filter(None, row)).encode() + b"\n" for row in rows))
-
-
-def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: Any) -> tuple[Any, Any, Any]:
-    read = pa.csv.ReadOptions(
-        block_size=BLOCK_BYTES,
-        encoding="utf8" if table.encoding == "utf-8-sig" or table.delimiter == " " else table.encoding,
-        column_names=table.names,
-        skip_rows_after_names=table.num_skipped,
-    )
-    delimiter = "\t" if table.delimiter == " " else table.delimiter
-    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
-    missing = [form.format(cell) for cell in (*MISSING, *table.na) for form in ("{}", " {}", "{} ", " {} ")]
-    convert = {"null_values": missing, **convert}
-    return read, parse, pa.csv.ConvertOptions(**convert)
-
-
 def why_unreadable(error: Exception, table: TextTable) -> str:
     """pyarrow's message, shortened."""
     text = one_line(error)
@@ -202,7 +172,7 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
 def source_line(table: TextTable, written: Path, line: int) -> int:
     """The line of the file of `table` that became `line` of the rewritten table; blank lines make a difference."""
     row = next(number for number, (end, _) in enumerate(tables.csv_rows(written)) if end == line)  # 0: the header
-    with open_bytes(table.path, table.compression) as (file, _):
+    with open_bytes(table.path, table.compression) as file:
         text = io.TextIOWrapper(file, table.encoding, newline="")
         reader = csv.reader(text, delimiter=table.delimiter)
         numbered = ((number, reader.line_num, cells) for number, cells in enumerate(reader))
@@ -212,17 +182,3 @@ def source_line(table: TextTable, written: Path, line: int) -> int:
             if number >= table.num_skipped - (row == 0) and (any(cells) if table.delimiter == " " else cells)
         )
         return next(islice(lines, max(row - 1, 0), None))
-
-
-def rewrite(table: TextTable, target: Path) -> None:
-    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells change only in the converted columns."""
-    schema = pa.schema([(name, pa.string()) for name in table.names])
-    options = pa.csv.WriteOptions(quoting_style="needed")
-    with (
-        ProgressLine(f"writing {target.name}", table.path.stat().st_size, "B") as progress,
-        gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file,
-        pa.csv.CSVWriter(file, schema, write_options=options) as writer,
-    ):
-        for done, block in read_blocks(table, None):
-            writer.write_table(with_numbers(table, block, dict.fromkeys(table.names, pa.string())))
-            progress.at(done)

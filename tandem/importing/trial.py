@@ -4,6 +4,7 @@ The whole table is prepared, as in `dvc repro`.
 """
 
 import csv
+import gzip
 import re
 import shutil
 from collections.abc import Mapping
@@ -37,10 +38,16 @@ from tandem.terminal.progress import ProgressLine
 def make_table(name: str, source: Source, scratch: Path) -> Path:
     """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
     path = scratch / (source.name or f"{name}.parquet")
-    if source.write:
-        source.write(path)
-    else:
+    if source.read is None:
         path.symlink_to(source.sources[0].resolve())  # with an ending that preprocess understands
+        return path
+    with ProgressLine(f"converting {source.sources[0]}", 1, "tables"):
+        table = source.read()
+        if path.suffix == ".parquet":
+            pa.parquet.write_table(table, path, compression="zstd")
+        else:
+            with gzip.GzipFile(path, "wb", compresslevel=4, mtime=0) as file:
+                pa.csv.write_csv(table, file, pa.csv.WriteOptions(quoting_style="needed"))
     return path
 
 

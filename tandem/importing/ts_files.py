@@ -12,10 +12,8 @@ import pyarrow as pa
 
 from tandem.importing.array_files import channel_names
 from tandem.importing.columns import Choices
-from tandem.importing.long_table import Block, Source, SplitFile, as_long_table, blocks_of_files, parts_notes
+from tandem.importing.long_table import Part, Source, SplitFile, as_long_table, parts_notes
 from tandem.importing.text_format import find_encoding
-
-BLOCK_BYTES = 16 << 20  # of lines that are read at once
 
 
 class Header(NamedTuple):
@@ -61,31 +59,27 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> Source:
     if label == "target":
         choices["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
 
-    def read(file: Path) -> Iterator[Block]:
-        number = 1
-        with file.open(encoding=find_encoding(file, "")[0]) as data:
-            while lines := data.readlines(BLOCK_BYTES):
+    def read() -> Iterator[Part]:
+        for split, file in files:
+            with file.open(encoding=find_encoding(file, "")[0]) as data:
                 sequences = [
                     parse(line, headers[file], f"{file}, line {place}")
-                    for place, line in enumerate(lines, number)
+                    for place, line in enumerate(data, 1)
                     if place >= headers[file].first_line and line.strip() and not line.startswith("#")
                 ]
-                number += len(lines)
-                if sequences:
-                    values, labels = zip(*sequences, strict=True)
-                    cells = [*map(np.ascontiguousarray, np.concatenate(values).T)]
-                    table = pa.table({label: pa.array(labels)} if label else {})
-                    yield Block(np.array([*map(len, values)]), cells, table, data.tell())
+            values, labels = zip(*sequences, strict=True)
+            cells = [*map(np.ascontiguousarray, np.concatenate(values).T)]
+            table = pa.table({label: pa.array(labels)} if label else {})
+            yield Part(np.array([*map(len, values)]), cells, table, split)
 
     shape = ("shape", ".ts", f"a line per sequence, {num_channels} channel{'s' * (num_channels > 1)}")
     return as_long_table(
         [file for _, file in files],
         [shape, *parts_notes(files)],
-        blocks_of_files(files, read),
+        read,
         channel_names(num_channels),
         [label] if label else [],
         ids=(None, "a number, a line each"),
-        total=sum(file.stat().st_size for _, file in files),
         choices=choices,
     )
 

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -24,14 +24,12 @@ from tandem.importing.infer_label import alike_names
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import are_even, find_steps
 from tandem.importing.long_table import (
-    BLOCK_CELLS,
-    Block,
+    Part,
     Source,
     SplitFile,
     as_long_table,
-    blocks_of_files,
-    open_parquet,
     parts_notes,
+    read_parquet,
     real_steps,
 )
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
@@ -107,9 +105,9 @@ def gap_in(run: Sequence[str]) -> str:
     return f"; {run[gaps[0]]} is followed by {run[gaps[0] + 1]}, read as the next step" if gaps else ""
 
 
-def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Callable[[str], pd.Series]) -> str:
+def is_wide(columns: TableColumns, for_header: str, label: str | None, rows: pa.Table) -> str:
     """Why the table looks like one row per sequence; empty if it does not. `for_header`: how to write a header if it
-    has none; `label`: as requested; `whole`: the cells of a column in all rows.
+    has none; `label`: as requested; `rows`: all of them.
 
     If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
     recording. Raises CommandError if only one of the two shows it.
@@ -120,7 +118,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     if for_header:
         if len(numeric) < FEWEST_STEPS:
             return ""
-        texts = [name for name in columns.of_kind("text") if in_stretches(whole(name)) == (False, True)]
+        texts = [name for name in columns.of_kind("text") if in_stretches(rows[name].to_pandas()) == (False, True)]
         signs = [f"column {name} increases from row to row" for name in [*columns.kinds][:3] if goes_on(columns, name)]
         signs += [f"column {name} stays the same for many rows and returns" for name in texts]
         if not signs and are_alike(columns):
@@ -146,7 +144,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, whole: Ca
     labels = [name for name in candidates if name == label] or named_like(LABEL_NAMES, candidates)
     labels = labels or [name for name in candidates if name not in ids]
     together = [name for name in labels if any(in_stretches(others.frame[name]))]
-    returning = next((name for name in together if in_stretches(whole(name)) == (False, True)), None)
+    returning = next((name for name in together if in_stretches(rows[name].to_pandas()) == (False, True)), None)
     if bool(time) != bool(returning):
         why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
         why += ", so a row may be a step of a recording; --layout long reads it as a step, --layout wide as a sequence"
@@ -222,12 +220,12 @@ def open_wide(
     files: Sequence[SplitFile],
     text: TextTable | None,
     columns: TableColumns,
-    whole: Callable[[str], pd.Series],
+    rows: pa.Table,
     options: Mapping[str, Any],
     notes: list[Note],
 ) -> Source:
     """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows;
-    `whole`: the cells of a column in all rows.
+    `rows`: all of them.
     """
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
@@ -238,7 +236,7 @@ def open_wide(
             f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
             "steps as 0, 1, 2, ..."
         )
-    label = label or (None if has_header else label_without_header(columns, whole))
+    label = label or (None if has_header else label_without_header(columns, rows))
     of_features = [name for name in names if name != label]
     if label and not has_header and of_features:
         place = names.index(label)
@@ -279,18 +277,16 @@ def row_per_sequence(
     of_steps = {name: pa.float64() for _, run in features for name in run}
     others = [name for name in columns.frame.columns if name not in of_steps]
 
-    def read(file: Path) -> Iterator[Block]:
-        form = text
-        if text is not None and file != path:
-            form = replace(text_format.find_format(file, options), convert=text.convert)
-        names = form.names if form else schema_of(file).names
-        if missing := [name for name in (*of_steps, *others) if name not in names]:
-            raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
-        first_number = 0
-        parts = text_tables.read_blocks(form, of_steps) if form else parquet_blocks(file, [*of_steps, *others])
-        for done, rows in parts:
-            yield Block(*steps_of(rows, features, file, first_number), rows.select(others), done)
-            first_number += rows.num_rows
+    def read() -> Iterator[Part]:
+        for split, file in files:
+            if text is None:
+                rows = read_parquet(file)
+            else:
+                form = text if file == path else replace(text_format.find_format(file, options), convert=text.convert)
+                rows = text_tables.read(form, dict.fromkeys(form.names, pa.string()) | of_steps)
+            if missing := [name for name in (*of_steps, *others) if name not in rows.column_names]:
+                raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
+            yield Part(*steps_of(rows, features, file), rows.select(others), split)
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named_like(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
@@ -308,20 +304,19 @@ def row_per_sequence(
     return as_long_table(
         [file for _, file in files],
         notes,
-        blocks_of_files(files, read),
+        read,
         [name for name, _ in features],
         ["label"] if unnamed_label else others,
         ids,
-        total=sum(file.stat().st_size for _, file in files),
         choices={"label": label} if label else {},
         used_options=("sequence", "label") if unnamed_label else ("sequence",),
     )
 
 
-def label_without_header(columns: TableColumns, whole: Callable[[str], pd.Series]) -> str:
+def label_without_header(columns: TableColumns, rows: pa.Table) -> str:
     """The first or last column, whichever is text, has few whole numbers, or else repeated ones; else the last."""
     names = list(columns.frame.columns)
-    cells = {name: whole(name) for name in (names[0], names[-1]) if name in columns.kinds}
+    cells = {name: rows[name].to_pandas() for name in (names[0], names[-1]) if name in columns.kinds}
     counts = {name: column.nunique() for name, column in cells.items()}
     ends = [name for name in cells if counts[name] > 1]
     texts = [name for name in ends if columns.kinds[name] == "text"]
@@ -336,27 +331,14 @@ def label_without_header(columns: TableColumns, whole: Callable[[str], pd.Series
     return next(iter([*texts, *few, *repeated]), names[-1])
 
 
-def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The columns `names` in blocks of about BLOCK_CELLS cells, and the number of bytes read."""
-    with open_parquet(path) as file:
-        num_rows, num_read = file.metadata.num_rows, 0
-        for batch in file.iter_batches(max(1, BLOCK_CELLS // len(names)), columns=names):
-            num_read += batch.num_rows
-            yield path.stat().st_size * num_read // num_rows, pa.Table.from_batches([batch])
-
-
-def steps_of(
-    rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path, first_number: int
-) -> tuple[np.ndarray, list[Any]]:
-    """The number of steps of each row (N,), and the cells (R,) of each feature, row after row. `first_number`: that of
-    the first row.
-    """
+def steps_of(rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path) -> tuple[np.ndarray, list[Any]]:
+    """The number of steps of each row (N,), and the cells (R,) of each feature, row after row."""
     [(_, run), *_] = features
     values = np.empty((rows.num_rows, len(run), len(features)))
     for place, (_, run) in enumerate(features):
         for step, name in enumerate(run):
             values[:, step, place] = to_numbers(rows[name], name, path)
-    return real_steps(values, first_number)
+    return real_steps(values)
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
@@ -365,8 +347,3 @@ def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
         return np.asarray(cells.cast(pa.float64()).to_numpy())
     except pa.ArrowException:
         raise ValueError(f"{path}: column {name!r} must hold numbers, found {cells.type}; correct the table") from None
-
-
-def schema_of(path: Path) -> pa.Schema:
-    with open_parquet(path) as file:
-        return file.schema_arrow

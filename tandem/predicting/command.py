@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from tandem import files
 from tandem.data.tables import ENDINGS, read_table
 from tandem.importing import shapes, trial
-from tandem.importing.wide import schema_of
 from tandem.params.loading import load_params, load_workload
 from tandem.runs.inputs import other_code, other_parameters
 from tandem.runs.run import Run, open_folder
@@ -85,7 +85,7 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
         if path.is_dir() or not path.name.lower().endswith(ENDINGS):
             raise
         return predictor.read(path)  # only columns that the model does not need are wrong, or its error has the line
-    if not source.write and path.name.lower().endswith(ENDINGS):
+    if not source.read and path.name.lower().endswith(ENDINGS):
         return predictor.read(path)
     for name, value, reason in source.notes:  # how its numbers are read, for example
         print(f"{name}: {value}{f': {reason}' if reason else ''}", file=sys.stderr)
@@ -102,7 +102,7 @@ def read(predictor: "Predictor", path: Path, shape_options: Mapping[str, Any]) -
                     f"{path} has no column {columns.step!r}, by which the training data was cut or resampled; add it"
                 )
             of_text = [sequence, *(name for name in texts if name != columns.sequence)]
-            has_ids = columns.sequence in {*schema_of(table).names} - {sequence}
+            has_ids = columns.sequence in {*pa.parquet.read_schema(table).names} - {sequence}
             of_text += [columns.sequence] * has_ids
             cells = pa.table(read_table(table, of_text, features, [step]).columns).to_pandas()
             if has_ids:  # a file may have several sequences

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from tandem.importing import new_workload, text_format, text_tables
@@ -46,7 +48,7 @@ def numbers_of(path: Path, *options: str) -> dict[str, list[float]]:
     arguments = {key: value for key, value in vars(parsed("mine", str(path), *options)).items() if value is not None}
     table = text_tables.with_notation(text_format.find_format(path, arguments), arguments)
     if not table.is_ready:
-        text_tables.rewrite(table, path := path.with_name("again.csv.gz"))
+        pa.csv.write_csv(text_tables.rewritten(table), path := path.with_name("again.csv"))
     frame = pd.read_csv(path, na_values=["-"])
     return {name: frame[name].tolist() for name in frame if frame[name].dtype.kind in "if"}
 
