@@ -1,5 +1,5 @@
 """Which files of a folder are sequences: not a table of labels beside them, nor a README. Folders with a file for each
-channel or sensor are refused.
+sensor are refused.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from tandem.importing.recordings import FROM_CHANNELS, kind_of_file, without_ending
+from tandem.importing.recordings import kind_of_file, without_ending
 
 PROSE = re.compile(
     r"(README|LICEN[CS]E|NOTICE|CITATION|DESCRIPTION|DOCUMENTATION)([^a-z.][^.]*)?(\.(txt|md|rst|pdf|html?|cff))?|.*\.md",
@@ -53,17 +53,6 @@ def first_cells(path: Path) -> set[str]:
         return {without_ending(cell) for line in islice(file, 2) for cell in re.split(r'[,;|\s"]', line)}
 
 
-def check_not_a_file_per_channel(folder: Path, paths: Sequence[Path]) -> None:
-    """Raises ValueError if the files of a folder have a row for each sequence, its steps in columns, and those beside
-    the folder a cell for each sequence, as in UCI HAR: y_train.txt, subject_train.txt and Inertial Signals/*.txt.
-    """
-    for labels in paths:
-        is_called_so = re.fullmatch(r"(?:y|labels?)(_train|_test)?\.txt", labels.name, re.IGNORECASE)
-        channels = [path for path in paths if path.parent.parent == labels.parent and path.suffix == labels.suffix]
-        if is_called_so and len(channels) > 1 and len({num_lines(path) for path in (labels, *channels)}) == 1:
-            raise ValueError(f"{folder} has a file for each channel, with a row for each sequence; {FROM_CHANNELS}")
-
-
 def check_not_a_file_per_sensor(folder: Path, paths: Sequence[Path]) -> None:
     """Raises ValueError if each recording is a folder with a file for each sensor, as the app Sensor Logger writes it:
     Accelerometer.csv, Gyroscope.csv and so on.
@@ -76,7 +65,3 @@ def check_not_a_file_per_sensor(folder: Path, paths: Sequence[Path]) -> None:
             f"{folder} has a folder for each recording with a file for each sensor, such as {sensors[0]}; write one "
             "file for each recording, with the sensors joined at the nearest times (pandas.merge_asof)"
         )
-
-
-def num_lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n")

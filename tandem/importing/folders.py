@@ -18,7 +18,7 @@ import pyarrow as pa
 from tandem.importing.array_files import axes_of
 from tandem.importing.columns import shortened
 from tandem.importing.file_columns import columns_of_files, columns_of_folders, groups_of, patterns_of
-from tandem.importing.files_in_folder import check_not_a_file_per_channel, check_not_a_file_per_sensor, table_of_labels
+from tandem.importing.files_in_folder import check_not_a_file_per_sensor, table_of_labels
 from tandem.importing.headers import Note
 from tandem.importing.long_table import Part, Source, as_long_table, unused_name
 from tandem.importing.recordings import (
@@ -40,7 +40,6 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     labels = options.get("labels") or table_of_labels(folder, candidates)
     if labels is not None:
         candidates = [path for path in candidates if path.resolve() != labels.resolve()]
-    check_not_a_file_per_channel(folder, candidates)
     check_not_a_file_per_sensor(folder, candidates)
     endings = Counter(ending_of(path) for path in candidates if kind_of_file(path))
     if not endings:
@@ -67,7 +66,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         ids = [*members]
     if excluded:
         notes.append(("excluded", shortened(excluded, 4), f"{len(excluded):,} files that are not {ending}"))
-    reader = Reader(folder, paths, options, axes)
+    reader = Reader(paths, options, axes)
     row_label = next(iter(reader.labels), None) if not {"label", "num_channels"} & {*options} else None
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes, row_label, reader.names)
     for name, cells in [*of_files.items()] if "label" in reader.names else ():

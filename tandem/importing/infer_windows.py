@@ -19,12 +19,11 @@ from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_label import alike_names, is_constant, stretches_of
 from tandem.importing.infer_step import find_steps
-from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 UNNAMED = "it changes within the recordings"  # why a column is the label that is not called so, or not alone
-RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture stage state"
 MOST_NAMED = 10  # columns called like labels
 PARTS_OF_TIMES = "week weekday month hour quarter year season".split()
 MIN_STRETCH = 16  # rows: an event is shorter
@@ -102,7 +101,7 @@ def likely_columns(
         if "sequence" in shape_choices
         else []
     )
-    by_name = named_like(RECORDED_NAMES.split(), columns.of_kind("text", "whole", "flag"))
+    by_name = named_like(RECORDED_NAMES, columns.of_kind("text", "whole", "flag"))
     by_name = by_name if len(by_name) <= MOST_NAMED else []  # many columns of one word are features
     # A name that ends in id is a label if its values come again, and nothing else is one.
     ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.kinds)
@@ -111,7 +110,7 @@ def likely_columns(
     # Of several recordings, other text may be the label too: a label comes again, unlike an id.
     other_texts = [name for name in columns.of_kind("text", exclude=[*by_name, *ids]) if not columns.is_together(name)]
     clip_ids = [] if selected else ids_of_clips(columns)
-    alike = alike_names(columns, by_name, RECORDED_NAMES.split())
+    alike = alike_names(columns, by_name, RECORDED_NAMES)
     for label in [options["label"]] if "label" in options else [*by_name, *other_texts]:
         why = "by its name" if label in by_name and label not in alike else UNNAMED
         people = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("text", "whole", "time", exclude=[label]))

@@ -216,7 +216,7 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
         return f"{message}, or give --na={cells} if {match[1]} means that there is none"
     if re.search(r"\btable(\[| = |\.to_csv)", message):
         if shapes.kind_of(path) != "a table":
-            return f"{message} (table: the rows of each file; a column of ids is its name)"
+            return f"{message} (table: each file, as pandas reads it)"
         read, write = text_tables.pandas_code(path, options)
         after = "" if "to_csv" in message else f"; after it: {write}"
         hint = ", with dayfirst=True if 01/02/2024 is the first of February"

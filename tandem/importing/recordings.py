@@ -3,9 +3,7 @@
 Text, Parquet or npy; a sample of the files determines the kind of each column.
 """
 
-import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,22 +14,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.importing import text_format, text_tables
+from tandem.importing import infer_step, text_format, text_tables
 from tandem.importing.array_files import arrays_of, as_plain_type, channel_names
-from tandem.importing.columns import MOST_CLASSES, are_codes, in_stretches, kind_of, may_be_codes, named_like
+from tandem.importing.columns import (
+    MOST_CLASSES,
+    TableColumns,
+    are_codes,
+    in_stretches,
+    kind_of,
+    may_be_codes,
+    named_like,
+)
 from tandem.importing.long_table import open_parquet
-from tandem.importing.names import LABEL_NAMES, STEP_NAMES
+from tandem.importing.names import LABEL_NAMES, RECORDED_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
 from tandem.terminal.messages import one_line
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
-OF_ROWS = "label class category activity gesture action behavior behaviour exercise posture stage state".split()
 ONE_DIRECTION = 0.7  # share of the rows of a clock that are later than the one before, or earlier
-FROM_CHANNELS = (
-    "resample the channels to equal lengths if they differ, and write one file: numpy.savez('new.npz', "
-    "X=numpy.stack(channels, 1), y=labels); give that with --axes NCT"
-)
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
@@ -87,16 +88,17 @@ def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
 class Reader:
     """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
-    def __init__(self, folder: Path, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
+    def __init__(self, paths: Sequence[Path], options: Mapping[str, Any], axes: str):
         sampled, self.axes, self.form = [*sample_of(paths)], axes, None
         self.num_files = len(paths)
         if kind_of_file(paths[0]) == "text":
-            forms = {path: text_format.find_format(path, options) for path in sampled}
-            columns = {path: frozenset(form.names) for path, form in forms.items()}
-            [(usual, _)] = Counter(columns.values()).most_common(1)
-            sampled.sort(key=lambda path: columns[path] != usual)
-            check_is_a_row_per_step([forms[path] for path in sampled])
-            self.form = form_of_all(sampled[0], paths, options)
+            forms = [text_format.find_format(path, options) for path in sampled]
+            [(usual, _)] = Counter(frozenset(form.names) for form in forms).most_common(1)
+            forms.sort(key=lambda form: usual != {*form.names})
+            check_is_a_row_per_step(forms)
+            first, sampled = forms[0], [form.path for form in forms]
+            others = (form_of_file(first, path) for path in paths if path != first.path)
+            self.form = text_tables.with_notation(first, options, others)
         first_table = read_file(sampled[0], self.form, axes=axes)
         if self.form and not self.form.has_header and begins_with_a_clock(first_table):
             raise ValueError(
@@ -119,7 +121,7 @@ class Reader:
 
         # Columns called like a label that stay the same for many rows, and change within most files.
         label_names = [
-            name for name in named_like(OF_ROWS, self.names) if not pa.types.is_floating(samples[0][name].type)
+            name for name in named_like(RECORDED_NAMES, self.names) if not pa.types.is_floating(samples[0][name].type)
         ]
         changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in label_names}
         self.labels = [name for name, parts in changing.items() if 2 * sum(part[1] for part in parts) > len(parts)]
@@ -142,8 +144,7 @@ class Reader:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
             if self.num_files == 2 and (shared := [name for name in self.names if name in table.column_names]):
-                command = code_for_join(path, self.sampled[0], shared)
-                message += f"; or if one has a row for each {shared[0]!r}, join them: {command}"
+                message += f"; or if one has a row for each {shared[0]!r}, join them (pandas.merge)"
             raise ValueError(f"{message}, or leave out the files of one kind")
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
@@ -157,34 +158,29 @@ class Reader:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
 
 
-def code_for_join(path: Path, other: Path, shared: Sequence[str]) -> str:
-    """The command that joins a table and one with a row for each of its sequences, on the columns `shared`."""
-    large, small = sorted((path, other), key=lambda file: -file.stat().st_size)
-    read, text = ("read_parquet", "") if path.suffix == ".parquet" else ("read_csv", ", dtype=str")
-    tables = [f"pandas.{read}({json.dumps(str(file))}{text})" for file in (large, small)]
-    code = f'import pandas; {tables[0]}.merge({tables[1]}, on={json.dumps([*shared])}).to_csv("new.csv", index=False)'
-    return f"python -c {shlex.quote(code)} writes new.csv; give that"
-
-
 def check_is_a_row_per_step(forms: Sequence[TextTable]) -> None:
     """Raises ValueError if each file has one line, which may be a sequence, or if they have no header and different
-    numbers of cells in a line. `forms`: those of some files, the first one as most have it.
+    numbers of cells in a line, as the channels and labels of UCI HAR. `forms`: those of some files, the first one as
+    most have it.
     """
     first, path = forms[0], forms[0].path
-    lines = list[int]()
-    for form in forms:
-        with text_format.open_bytes(form.path, form.compression) as file:
-            lines.append(file.read().strip().count(b"\n") + 1)
-    if len(first.names) > 1 and {*lines} == {1}:
+    if len(first.names) > 1 and all(has_one_line(form) for form in forms):
         raise ValueError(
             f"{path} and the other files have one line each; if it is a sequence, write a line for each step"
         )
     odd = next((form for form in forms if len(form.names) != len(first.names)), first)
     if odd is not first and not first.has_header:
-        way = "make them alike, or leave out the files of one kind"
-        if len({*lines}) == 1:
-            way = f"if each is a channel or a label with a line for each of {lines[0]:,} sequences, {FROM_CHANNELS}"
-        raise ValueError(f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; {way}")
+        raise ValueError(
+            f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; make them alike, or "
+            "leave out the files of one kind; or if each is a channel or a label with a line for each sequence, "
+            "resample the channels to equal lengths if they differ, and write one file: numpy.savez('new.npz', "
+            "X=numpy.stack(channels, 1), y=labels); give that with --axes NCT"
+        )
+
+
+def has_one_line(form: TextTable) -> bool:
+    with text_format.open_bytes(form.path, form.compression) as file:
+        return b"\n" not in file.read().strip()
 
 
 def is_text(cells: pa.ChunkedArray) -> bool:
@@ -198,12 +194,6 @@ def begins_with_a_clock(table: pa.Table) -> bool:
     starts, rates = ({table[name][row].as_py() for name in table.column_names} for row in (0, 1))
     [start, *others], [rate, *other_rates] = starts, rates
     return not (others or other_rates) and None not in (start, rate) and 1e9 < float(start) < 2e9 and float(rate) < 1000
-
-
-def form_of_all(path: Path, paths: Sequence[Path], options: Mapping[str, Any]) -> TextTable:
-    """The format of the file `path`, with the notation of the numbers in all files."""
-    form = text_format.find_format(path, options)
-    return text_tables.with_notation(form, options, (form_of_file(form, other) for other in paths if other != path))
 
 
 def form_of_file(form: TextTable, path: Path) -> TextTable:
@@ -235,30 +225,20 @@ def find_step(
 ) -> tuple[str | None, str]:
     """The column that is `requested`, or else called like a step and orders the rows of the `samples`; the reason."""
     candidates = [name for name, kind in types.items() if not pa.types.is_string(kind)]
-    if requested is None:
-        candidates = named_like(STEP_NAMES, candidates)
-        if rising := [name for name in candidates if all(is_rising(part[name]) for part in samples)]:
-            return rising[0], "it increases from row to row in the files"
-        if distinct := [name for name in candidates if orders_rows(name, samples)]:
-            return distinct[0], "by its name; no value repeats within a file"
-    elif chosen := [name for name in candidates if name.strip() == requested.strip()]:
-        return chosen[0], "as requested"
-    return None, "the row's number in its file (--step selects a column)"
+    if requested is not None:
+        chosen = [name for name in candidates if name.strip() == requested.strip()]
+        return (chosen[0], "as requested") if chosen else (None, "the row's number in its file")
+    named = [name for name in named_like(STEP_NAMES, candidates) if goes_one_way([part[name] for part in samples])]
+    tables = [part.select(named).append_column("/", pa.repeat(n, part.num_rows)) for n, part in enumerate(samples)]
+    table = pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata()
+    columns = TableColumns(table.to_pandas(), "")
+    counted = (None, "the row's number in its file (--step selects a column)")
+    return next(infer_step.find_steps(columns, "/", named), counted)
 
 
-def orders_rows(name: str, samples: Sequence[pa.Table]) -> bool:
-    """Whether no value repeats in a file. Numbers with fractions also have one direction in nearly all rows: those of a
-    reading that is called `t` or `index` rise and fall.
-    """
-    parts = [part[name] for part in samples]
-    if any(cells.null_count or len(pc.unique(cells)) < len(cells) for cells in parts):
-        return False
+def goes_one_way(parts: Sequence[pa.ChunkedArray]) -> bool:
+    """Whether nearly all numbers with fractions rise, or fall: those of a reading that is called `t` do not."""
     if not pa.types.is_floating(parts[0].type):
         return True
     rises = np.concatenate([np.diff(cells.to_numpy()) > 0 for cells in parts])
     return abs(rises.mean() - 0.5) > ONE_DIRECTION - 0.5
-
-
-def is_rising(cells: pa.ChunkedArray) -> bool:
-    array = cells.to_numpy()
-    return not cells.null_count and bool((array[1:] > array[:-1]).all())
