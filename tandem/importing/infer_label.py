@@ -20,9 +20,7 @@ from tandem.importing.columns import (
     shortened,
     words_of,
 )
-from tandem.importing.file_columns import patterns_of
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
-from tandem.importing.recordings import without_ending
 from tandem.params.schema import columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -125,30 +123,15 @@ def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
     if markers:
         events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
         events += code_for_no_event(columns, markers[0], "0")
-    codes = [] if is_converted or columns.kinds[sequence] != "text" else codes_for_words(columns, sequence)
-    of_names = f"; or if these names have it: {', or '.join(codes)}" if codes else ""
+    of_names = ""
+    if columns.kinds[sequence] == "text" and not is_converted and stripped(columns, sequence).str.contains("_").all():
+        of_names = f"; or if a part of these names is it: table['label'] = table[{sequence!r}].str.split('_').str[0]"
     return (
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
         f"numbers; name it with --label{of_names}; or if another table has the labels: table = table.merge("
         f"pandas.read_csv('labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single "
         f"{sequence!r} and give --time{events}"
     )
-
-
-def codes_for_words(columns: TableColumns, sequence: str) -> list[str]:
-    """The code for each part of the names of sequences that may be the label, such as curl_anna_1.csv."""
-    names = [str(name) for name in columns.frame[sequence].dropna().unique()]
-    if any("/" in name for name in names):  # the code below does not leave out folders
-        return []
-    ending = names[0].removeprefix(without_ending(names[0]))
-    cells = f"table[{sequence!r}]" + f".str.removesuffix({ending!r})" * bool(ending)
-    codes = []
-    for pattern in patterns_of([name.removesuffix(ending) for name in names]):
-        if match := re.search(r"([_ .-]){label}|{label}[^\W_]*([_ .-])", pattern):
-            sign = match[1] or match[2]
-            place = pattern[: pattern.index("{label}")].count(sign)
-            codes.append(f"table['label'] = {cells}.str.split({sign!r}).str[{place}]")
-    return codes
 
 
 def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) -> str:

@@ -141,8 +141,9 @@ def own_name(column: str, columns: Sequence[str]) -> str:
 
 
 def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    single = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
-    several = {key: options[key] for key in ("features", "categories") if key in options}
-    named_so = {key: own_name(column, columns) for key, column in single.items()}
-    lists = {key: [own_name(name, columns) for name in names] for key, names in several.items()}
-    return {**options, **named_so, **lists}
+    keys = (*OF_SEQUENCES, "time", "target", "groups", "features", "categories")
+    names = {key: options[key] for key in keys if key in options}
+    return dict(options) | {
+        key: own_name(name, columns) if isinstance(name, str) else [own_name(each, columns) for each in name]
+        for key, name in names.items()
+    }

@@ -130,8 +130,7 @@ def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str,
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
-    cells = columns.frame[sequence]
-    is_empty = cells.isna() | (cells == "")
+    is_empty = columns.frame[sequence].isna() | (columns.frame[sequence] == "")
     if is_empty.mean() > MOST_REPEATS and not is_empty.iloc[0]:
         return (
             f"{columns.shown}: {sequence!r} is empty in most rows; if an empty cell means what stands above it, as in "

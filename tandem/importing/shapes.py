@@ -94,16 +94,6 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))
     check_no_lists_in_text(columns)
-    dates = [] if options.get("layout") else [name for name in frame.columns if date_signs.is_date(name)]
-    names = [name for name in frame.columns if name not in dates]
-    if names and 2 * len(dates) > len(frame.columns) and len(dates) >= wide.FEWEST_STEPS:
-        as_rows = f"set_index({names[0]!r}).T.add_prefix({names[0] + ' '!r}).rename_axis('time')"
-        if names[1:]:
-            as_rows = f"drop(columns={names[1:]}).{as_rows}"
-        raise ValueError(
-            f"{path} has a column for each date ({dates[0]}, {dates[1]}, ...), so a row is a series; write the dates "
-            f"as rows: table = table.{as_rows}.reset_index(); or --layout wide reads each row as a sequence"
-        )
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
@@ -166,17 +156,22 @@ def check_no_lists_in_parquet(path: Path) -> None:
 
 
 def check_not_a_column_per_time(columns: TableColumns) -> None:
-    """Raises ValueError if a row is a day with a column for each time of day, or a year with one for each month."""
-    names = [str(name) for name in columns.frame.columns]
+    """Raises ValueError if a row is a series with a column for each date, a day with one for each time of day, or a
+    year with one for each month.
+    """
+    names = [*map(str, columns.frame.columns)]
+    dates = [name for name in names if date_signs.is_date(name)]
     clocks = [name for name in names if re.fullmatch(TIME_OF_DAY, name)]
     months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
     days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]
     years = [name for name in named_like(["year"], columns.of_kind("whole")) if not columns.repeats(name)]
-    for part, parts, dates in (("time of day", clocks, days), ("month", months, years)):
-        if len(parts) >= wide.FEWEST_STEPS and dates and (len(parts) == 12 or parts is clocks):
+    are_dates = len(names) > len(dates) > len(names) / 2
+    for times, is_so in ((dates, are_dates), (clocks, days), (months, years and len(months) == 12)):
+        if is_so and len(times) >= wide.FEWEST_STEPS:
+            others = [name for name in names if name not in times]
             raise ValueError(
-                f"{columns.name} has a column for each {part} ({parts[0]}, {parts[1]}, ...); write a row for each "
-                "(pandas.melt), with its time in one column; or --layout long reads each row as one time"
+                f"{columns.name} has a column for each time ({times[0]}, {times[1]}, ...); write a row for "
+                f"each: table = table.melt({others!r}, var_name='time'); or --layout wide reads each row as a sequence"
             )
 
 

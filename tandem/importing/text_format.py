@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +136,13 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     num_above = max((number for number, row in enumerate(rows, 1) if len(row) != width), default=0)
     header, below = rows[num_above - 1], rows[num_above:]
     line = num_raw_rows(text, delimiter, num_remarks + num_above) if 0 < num_above < len(rows) - 1 else 0
-    if line and len(header) == width - 1 and is_header([header, *below]) and not find_header(rows)[0]:
-        ends = f"^/row{delimiter}/", rf"\r\?$/{delimiter}last/"
-        for_first, for_last = (f"sed '{line}s/{end}' {shlex.quote(str(path))} > new.csv" for end in ends)
+    is_short = len(header) == width - 1 and is_header([header, *below]) and not find_header(rows)[0]
+    is_long = delimiter in "\t;|" and num_above > 1 and len(header) > width
+    if line and (is_short or (is_long and is_header([header[:width], *below]) and not is_header(below))):
         raise ValueError(
-            f"the lines of {path} have a cell more than the header; if the first column has no name, as the row names "
-            f"of R, {for_first} gives it one; if the last one has none, {for_last} does"
+            f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; make "
+            "them alike: the first or last column may have no name there, such as the row names of R"
         )
-    if line and delimiter in "\t;|" and num_above > 1 and len(header) > width:
-        if is_header([header[:width], *below]) and not is_header(below):
-            raise ValueError(
-                f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; "
-                "make them alike"
-            )
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)
@@ -171,18 +164,14 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
 
 
 def check_no_blocks(table: TextTable) -> None:
-    """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows without a header."""
+    """Raises ValueError, if blank lines separate blocks of rows without a header."""
     with open_bytes(table.path, table.compression) as file:
         text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
     blocks = re.split(r"\n\s*\n", text.strip())
     if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
-        path, sep = shlex.quote(str(table.path)), table.delimiter
-        names = shlex.quote(sep.join(["sequence", "step", *(f"x{name}" for name in table.names)]))
-        count = f'{{n++; t = 0; next}} {{print n + 0 "{sep}" t++ "{sep}" $0}}'
         raise ValueError(
-            f"{table.path} has blank lines between blocks of rows, which may be sequences; (echo {names}; "
-            f"awk '/^[[:space:]]*$/ {count}' {path}) > new.csv numbers the blocks and their rows; or leave out the "
-            "blank lines"
+            f"{table.path} has blank lines between blocks of rows, which may be sequences; number the blocks and their "
+            "rows in two columns below a header; or leave out the blank lines"
         )
 
 
@@ -213,19 +202,18 @@ def open_bytes(path: Path, compression: str) -> Iterator[Any]:
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     """The encoding and the reason if it is not UTF-8; reads the whole file.
 
-    By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
+    By hand: charset-normalizer takes short Western labels for cp1250 or mac_iceland
     (`k\u00f8b`, `K\u00e4se`), which changes their letters.
     """
     with open_bytes(path, compression) as file:
-        block = file.read(1 << 20)
-        if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
-            return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
-        try:
-            for _ in codecs.iterdecode(chain([block], iter(partial(file.read, 1 << 20), b"")), "utf-8"):
-                pass
-            return "utf-8", ""
-        except UnicodeDecodeError as error:
-            return "windows-1252", f"byte 0x{error.object[error.start]:02x} is no UTF-8 (--encoding sets another)"
+        data = file.read()
+    if bom := next((name for bom, name in BOMS.items() if data.startswith(bom)), None):
+        return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
+    try:
+        data.decode()
+        return "utf-8", ""
+    except UnicodeDecodeError as error:
+        return "windows-1252", f"byte 0x{data[error.start]:02x} is no UTF-8 (--encoding sets another)"
 
 
 def find_delimiter(text: str) -> tuple[str, list[list[str]]]:

@@ -147,9 +147,7 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
     [(" ", True), ("\t", False), (",", True), (";", False)],  # row names of R; no name of the last column
 )
 @pytest.mark.parametrize("above", ["", "com.health.heart_rate{sep}6260012\n\n", "#Home Inc.\n#Name{sep}Main Floor\n"])
-def test_a_header_with_a_cell_too_few_is_refused_with_the_lines_that_mend_it(
-    tmp_path: Path, sep: str, is_first: bool, has_words: bool, above: str
-):
+def test_a_header_with_a_cell_too_few_is_refused(tmp_path: Path, sep: str, is_first: bool, has_words: bool, above: str):
     """The first row is not taken for the header, also if most of its cells are words, and below other lines."""
     if above and sep == " ":
         return  # a title has spaces itself
@@ -161,9 +159,10 @@ def test_a_header_with_a_cell_too_few_is_refused_with_the_lines_that_mend_it(
     short = header.removeprefix(f'"row"{sep}') if is_first else header.replace(f'{sep}"last"', "")
     path = tmp_path / "it is r.txt"
     path.write_text("".join([above.format(sep=sep), short, *lines]))
-    commands = re.findall(r"sed .*? > new.csv", refusal(path))
-    subprocess.run(commands[0 if is_first else 1], shell=True, check=True, cwd=tmp_path)  # noqa: S602
-    plan = planned(tmp_path / "new.csv")
+    num = len(named.columns)
+    assert f"with {num - 1} cells, and the rows below have {num}; make them alike" in refusal(path)
+    path.write_text("".join([above.format(sep=sep), header, *lines]))
+    plan = planned(path)
     assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.summary["sha256"] == expected
 
 
