@@ -41,7 +41,6 @@ from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
-NUM_SAMPLED = 1000  # rows that show the shape
 ARRAYS = (".npy", ".npz")
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
@@ -79,8 +78,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         return array_files.open_arrays(path, options, is_alone)
     stem = re.sub(ENDING, "", path.name, flags=re.IGNORECASE)
     if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
-        rows, text, notes, name = read_parquet(path), None, list[Note](), f"{stem}.parquet"
-        frame = rows.slice(0, NUM_SAMPLED).to_pandas()
+        frame, text, notes, name = read_parquet(path).to_pandas(), None, list[Note](), f"{stem}.parquet"
     else:
         other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
         text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
@@ -88,9 +86,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         for column in {*options.get("times", ())} & {*text.unclear}:
             raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
         name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-        rows, notes = text_tables.read(text), text.notes
-        rows = rows.select([name for name in rows.column_names if name])
-        frame = rows.slice(0, NUM_SAMPLED).to_pandas()
+        frame, notes = text_tables.read(text).to_pandas(), text.notes
+        frame = frame[[name for name in frame.columns if name]]
         frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))
     check_no_lists_in_text(columns)
@@ -106,13 +103,13 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
             "new.csv, with your names for A, B and so on"
         )
-    why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"), rows)
+    why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"))
     if text is None and not why:
         check_no_lists_in_parquet(path)
     if layout == "wide" or (why and not layout):
         hint = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{hint}")
-        return wide.open_wide(path, files, text, columns, rows, options, [*notes, note])
+        return wide.open_wide(path, files, text, columns, options, [*notes, note])
     if text is not None and not text.has_header:
         shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path} has no header (its first row is {shown}); {for_header}")

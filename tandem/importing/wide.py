@@ -105,9 +105,9 @@ def gap_in(run: Sequence[str]) -> str:
     return f"; {run[gaps[0]]} is followed by {run[gaps[0] + 1]}, read as the next step" if gaps else ""
 
 
-def is_wide(columns: TableColumns, for_header: str, label: str | None, rows: pa.Table) -> str:
+def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
     """Why the table looks like one row per sequence; empty if it does not. `for_header`: how to write a header if it
-    has none; `label`: as requested; `rows`: all of them.
+    has none; `label`: as requested.
 
     If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
     recording. Raises CommandError if only one of the two shows it.
@@ -118,7 +118,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, rows: pa.
     if for_header:
         if len(numeric) < FEWEST_STEPS:
             return ""
-        texts = [name for name in columns.of_kind("text") if in_stretches(rows[name].to_pandas()) == (False, True)]
+        texts = [name for name in columns.of_kind("text") if in_stretches(columns.frame[name]) == (False, True)]
         signs = [f"column {name} increases from row to row" for name in [*columns.kinds][:3] if goes_on(columns, name)]
         signs += [f"column {name} stays the same for many rows and returns" for name in texts]
         if not signs and are_alike(columns):
@@ -143,8 +143,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None, rows: pa.
     ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES, *CALENDAR_NAMES), candidates)
     labels = [name for name in candidates if name == label] or named_like(LABEL_NAMES, candidates)
     labels = labels or [name for name in candidates if name not in ids]
-    together = [name for name in labels if any(in_stretches(others.frame[name]))]
-    returning = next((name for name in together if in_stretches(rows[name].to_pandas()) == (False, True)), None)
+    returning = next((name for name in labels if in_stretches(others.frame[name]) == (False, True)), None)
     if bool(time) != bool(returning):
         why = f"{returning!r} stays the same for many rows and returns" if returning else f"{time!r} goes on"
         why += ", so a row may be a step of a recording; --layout long reads it as a step, --layout wide as a sequence"
@@ -187,8 +186,8 @@ def goes_on(columns: TableColumns, name: str) -> bool:
 
 def is_long(columns: TableColumns) -> bool:
     """Whether the columns besides the steps show that each row is a step: one restarts in every sequence or has such a
-    name, or they are times that differ in each row and there is nothing to classify. If the first sequence is longer
-    than the rows that are known, only names show it.
+    name, or they are times that differ in each row and there is nothing to classify. Of a single sequence, only names
+    show it.
     """
     ids = [name for name in named_like(SEQUENCE_NAMES, columns.kinds) if columns.num_distinct(name) == 1]
     ids += [
@@ -220,13 +219,10 @@ def open_wide(
     files: Sequence[SplitFile],
     text: TextTable | None,
     columns: TableColumns,
-    rows: pa.Table,
     options: Mapping[str, Any],
     notes: list[Note],
 ) -> Source:
-    """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: the first rows;
-    `rows`: all of them.
-    """
+    """Numbered columns. `text`: the format of `path`, one of the files; None: Parquet. `columns`: of it."""
     names = list(columns.frame.columns)
     if (label := options.get("label")) and label not in names:
         raise WrongArgument(f"{columns.shown} has no column {label!r}; --label names one")
@@ -236,7 +232,7 @@ def open_wide(
             f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
             "steps as 0, 1, 2, ..."
         )
-    label = label or (None if has_header else label_without_header(columns, rows))
+    label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
     if label and not has_header and of_features:
         place = names.index(label)
@@ -313,10 +309,10 @@ def row_per_sequence(
     )
 
 
-def label_without_header(columns: TableColumns, rows: pa.Table) -> str:
+def label_without_header(columns: TableColumns) -> str:
     """The first or last column, whichever is text, has few whole numbers, or else repeated ones; else the last."""
     names = list(columns.frame.columns)
-    cells = {name: rows[name].to_pandas() for name in (names[0], names[-1]) if name in columns.kinds}
+    cells = {name: columns.frame[name] for name in (names[0], names[-1]) if name in columns.kinds}
     counts = {name: column.nunique() for name, column in cells.items()}
     ends = [name for name in cells if counts[name] > 1]
     texts = [name for name in ends if columns.kinds[name] == "text"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.importing import new_workload, shapes, wide
+from tandem.importing import new_workload, wide
 from tandem.terminal.command import CommandError
 from tests.own_tables import planned, reasons, refusal, rewritten, saved
 from tests.shapes import (
@@ -212,17 +212,6 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
     assert plan.workload.preprocess.columns.features == ("x_", "y")
     ungrouped = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
     assert ungrouped.workload.preprocess.groups == "none"
-
-
-def test_a_row_per_step_is_seen_even_if_the_first_sequence_is_longer_than_the_rows_that_are_inspected(tmp_path: Path):
-    num_steps = shapes.NUM_SAMPLED + 100
-    steps = pd.DataFrame({"case": np.repeat(range(6), num_steps), "step": [*range(num_steps)] * 6})
-    draw = np.random.default_rng(0)
-    features = pd.DataFrame(draw.normal(size=(len(steps), 6)), columns=[f"x{number}" for number in range(6)])
-    labels = steps["case"].map(lambda case: "ab"[case % 2])
-    pd.concat([steps, features], axis=1).assign(label=labels).to_parquet(tmp_path / "long.parquet")
-    _, data = prepared(tmp_path / "long.parquet")
-    assert data.sequences.values.shape == (6, num_steps, 12), "with velocities"
 
 
 RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
