@@ -163,6 +163,13 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collections_are_quick() -> None:
+    """They leave out what the tests before have imported too."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""

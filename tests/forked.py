@@ -36,7 +36,10 @@ OF_COMMANDS += ["dvc.lock", "dvc.repo.datasets", "dvc.repo.experiments.executor.
 OF_COMMANDS += ["dvc.repo.experiments.queue.celery", "dvc.repo.experiments.queue.workspace", "dvc.repo.metrics.show"]
 OF_COMMANDS += ["dvc.repo.experiments.serialize", "dvc.repo.experiments.show", "dvc.repo.graph", "dvc.repo.plots"]
 OF_COMMANDS += ["dvc.rwlock", "dvc.utils.hydra", "dvc.utils.strictyaml", "dulwich.porcelain", "networkx", "pygit2"]
-OF_COMMANDS += ["dvc_task.app", "hydra.core.override_parser.overrides_parser"]
+OF_COMMANDS += ["dvc._debug", "dvc.cachemgr", "dvc.repo.artifacts", "dvc.repo.brancher", "dvc.repo.open_repo"]
+OF_COMMANDS += ["dvc.repo.stage", "dvc_data.fs", "dvc_data.index.checkout", "dvc_task.app", "dvc_task.proc.manager"]
+OF_COMMANDS += ["dulwich.worktree", "celery.worker.worker", "hydra.core.override_parser.overrides_parser"]
+OF_COMMANDS += ["rich.json", "safetensors.numpy", "sqlalchemy.dialects.sqlite", "torch.utils.flop_counter"]
 OF_COMMANDS += ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pyarrow.csv", "pyarrow.parquet"]
 OF_COMMANDS += ["pydantic.dataclasses", "ruamel.yaml"]
 HERE = Path(__file__).resolve().parent
@@ -91,6 +94,8 @@ def serve(listener: socket.socket, client: int, imported: list[str]) -> None:
     for name in imported:
         if find_spec(name.partition(".")[0]):  # `make gpu` needs none of these packages
             import_module(name)
+    if "dvc.cli.parser" in sys.modules:
+        sys.modules["dvc.cli.parser"].get_main_parser()  # which it makes once
     gc.freeze()
     gc.enable()
     end = os.pidfd_open(client)
