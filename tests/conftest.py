@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tandem.code_dependencies import Code
 from tests import catalogue, forked
 from tests.projects import (
     OF_SESSION,
@@ -99,6 +100,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a project is a copy of these, and its processes would compile them each
         for name in ("tandem", "stages", "flows"):
             compileall.compile_dir(ROOT / name, quiet=2)
+        code = Code()  # nor do they parse them: make_project copies what this leaves
+        for module in code.files:
+            code.describe(module)
+        code.save()
         if config.getoption("numprocesses", None):  # of pytest-xdist: what the server imports is imported once
             os.environ[forked.SHARED] = forked.address()
     if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one

@@ -131,12 +131,15 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     valid.
     """
     folder.mkdir(parents=True)
-    for name in ("stages", "flows", "tandem"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("dvc.lock"))
+    subprocess.run(["cp", "-a", *(ROOT / name for name in ("stages", "flows", "tandem")), folder], check=True)
+    (folder / "stages/dvc.lock").unlink(missing_ok=True)
     shutil.copytree(ROOT / ".dvc/plots", folder / ".dvc/plots")
     for name in ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "pyproject.toml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
+    if (fingerprints := ROOT / ".tandem/fingerprints.json").exists():  # of tests/conftest.py
+        (folder / ".tandem").mkdir()
+        shutil.copy(fingerprints, folder / ".tandem")
     (folder / "mlruns").mkdir()
     (folder / "params.yaml").write_text(params)
     raw = folder / "workloads/tiny/data"
