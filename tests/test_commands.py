@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks import costs, gpu
 from tandem import cli
-from tandem.stage import STAGES
+from tandem.stage import STAGES, parse
 from tests.projects import ROOT, needs, python, run
 
 DOCUMENTS = [
@@ -98,14 +98,17 @@ def test_documents_have_commands():
     assert {words_of(command)[0] for _, command in COMMANDS if words_of(command)} >= {"tandem", "python", "make", "dvc"}
 
 
-def test_every_benchmark_explains_its_arguments():
+def test_every_benchmark_explains_its_arguments_and_reads_those_of_documents_and_of_make_gpu():
     with_arguments = [name for name in BENCHMARKS if "ArgumentParser" in (ROOT / f"benchmarks/{name}.py").read_text()]
     assert {"costs", "peers"} < {*with_arguments} and len(with_arguments) > 7
     calls = [[f"benchmarks.{name}"] for name in with_arguments] + [["benchmarks.costs", name] for name in costs.COSTS]
-    assert problems_of([[*command, "--help"] for command in calls]) == {}
+    documented, of_gpu = documented_commands_of_python(), commands_of_make_gpu()
+    assert documented and len(of_gpu) > 4
+    assert problems_of([*([*call, "--help"] for call in calls), *documented, *of_gpu]) == {}
 
 
-def test_every_documented_command_of_python_reads_its_arguments():
+def documented_commands_of_python() -> list[list[str]]:
+    """Those with arguments; every module is there."""
     commands, missing = [], []
     for document, command in COMMANDS:
         match words_of(command):
@@ -118,8 +121,23 @@ def test_every_documented_command_of_python_reads_its_arguments():
                     commands.append([module, *words])
             case ["python" | "python3", "-m", module, *_] if module.split(".")[0] in ("flows", "tandem", "stages"):
                 missing += [] if find_spec(module) else [(document, command)]
-    assert not missing and commands
-    assert problems_of(commands) == {}
+    assert not missing
+    return commands
+
+
+def commands_of_make_gpu() -> list[list[str]]:
+    """Those of benchmarks, of whole and of quick pieces."""
+    benchmarks = []
+    for module, *words in (
+        command for quick in (False, True) for piece in gpu.pieces(quick) for command in piece.commands
+    ):
+        if module == "tandem.stage":
+            parse(words)
+        elif module == "pytest":
+            assert all((ROOT / word).is_file() for word in words if word.endswith(".py"))
+        elif [module, *words] not in benchmarks:
+            benchmarks.append([module, *words])
+    return benchmarks
 
 
 @pytest.mark.parametrize("document", sorted({name for name, _ in COMMANDS}))
@@ -143,32 +161,14 @@ def test_every_documented_command_of_tandem_make_and_dvc_is_accepted(document: s
                     assert stage in STAGES, command
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_of_make_has_its_commands(target: str):
+def test_every_target_of_make_has_its_commands():
     if not shutil.which("make"):
         pytest.skip("make is not installed")
-    planned = run(ROOT, "make", "--dry-run", "--always-make", target).stdout
+    planned = run(ROOT, "make", "--dry-run", "--always-make", *TARGETS).stdout
     for module in re.findall(r"python -m ([\w.]+)", planned):
         assert find_spec(module), module
     for name in re.findall(r"^tandem (\w+)", planned, re.MULTILINE):
         assert name in cli.COMMANDS
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_every_piece_of_make_gpu_reads_its_arguments(quick: bool):
-    from tandem.stage import parse
-
-    commands = [command for piece in gpu.pieces(quick) for command in piece.commands]
-    benchmarks = []
-    for module, *words in commands:
-        if module == "tandem.stage":
-            parse(words)
-        elif module == "pytest":
-            assert all((ROOT / word).is_file() for word in words if word.endswith(".py"))
-        else:
-            benchmarks.append([module, *words])
-    assert len(benchmarks) > 4
-    assert problems_of(benchmarks) == {}
 
 
 def test_the_cell_of_the_notebook_installs_what_make_gpu_needs():

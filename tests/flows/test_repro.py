@@ -59,26 +59,30 @@ def test_dvc_repro_knows_no_prefect(project: Project, saw: Callable[[str], None]
 
 
 def test_repro_prints_a_line_per_stage_and_keeps_the_rest_in_a_log(project: Project) -> None:
+    """Of at most 100 letters, and none of a stage that printed nothing."""
+    parts = "8,264 windows; " + "; ".join(f"{number} rows out of order" for number in range(20))
+    project.behave(hardware={"say": ""}, train={"say": parts})
     result = project.run("-m", "tandem.cli", "repro", "--force")
     assert result.returncode == 0, result.stdout + result.stderr
-    lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["hardware", "train@sign-auto", "compare"], lines
+    lines = [line for line in result.stdout.splitlines() if re.match(r"\S+ +[\d.]+ s ", line)]  # no warnings of DVC
+    assert [line.split()[0] for line in lines] == ["train@sign-auto", "compare"], result.stdout
+    assert "8,264 windows; 0 rows out of order" in lines[0] and len(lines[0]) <= 100
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout
     assert "Running stage" not in result.stdout and "Traceback" not in result.stderr
     log = project.root / ".tandem/logs/repro.log"
-    logged = ["train@sign-auto", "train-sign-auto-0 says hello", "compare says hello"]
-    assert all(line in log.read_text().splitlines() for line in logged)
+    assert {"train@sign-auto", parts, "compare says hello"} <= set(log.read_text().splitlines())
+    project.reset()
     verbose = project.run("-m", "tandem.cli", "repro", "--force", "--verbose").stdout
     assert "Running stage 'train@sign-auto'" in verbose and "\ncompare says hello\n" in verbose
     assert "0.8750" in verbose
     partial = project.run("-m", "tandem.cli", "repro", "train@sign-auto").stdout
     assert "these are the results of the last `compare`" in partial and "of the last" not in result.stdout
-    project.behave(hardware={"fail": "no such device"})
+    project.behave(hardware={"fail": "the download: interrupted"})
     result = project.run("-m", "tandem.cli", "repro")
-    assert result.returncode == 1 and "error: no such device" in log.read_text()
-    assert "error: no such device" not in result.stdout
+    assert result.returncode == 1 and "error: the download: interrupted" in log.read_text()
+    assert "error: the download: interrupted" not in result.stdout.splitlines()
     assert re.search(r"^hardware .* s  failed$", result.stdout, re.MULTILINE), result.stdout
-    assert "\nFailed after " in result.stdout and "\nerror: hardware: no such device\n" in result.stdout
+    assert "\nFailed after " in result.stdout and "\nerror: hardware: the download: interrupted\n" in result.stdout
 
 
 def test_repro_waits_while_another_command_of_dvc_holds_its_lock(project: Project) -> None:
@@ -108,15 +112,12 @@ def test_damaged_results_are_absent_and_a_mistake_of_tandem_is_not(tmp_path: Pat
         repro.results()
 
 
-def test_a_stage_is_interrupted_if_a_signal_ended_it_not_if_its_error_says_so(project: Project) -> None:
-    for train, status, outcome, ending in (
-        ({"signal": signal.SIGINT}, 130, "interrupted", "Stopped"),
-        ({"fail": "the download: interrupted"}, 1, "failed", "Failed"),
-    ):
-        project.behave(train=train)
-        result = project.run("-m", "tandem.cli", "repro", "--force")
-        assert result.returncode == status and f"\n{ending} after " in result.stdout, result.stdout
-        assert re.search(rf"^train@sign-auto .* s  {outcome}$", result.stdout, re.MULTILINE), result.stdout
+def test_a_stage_is_interrupted_if_a_signal_ended_it(project: Project) -> None:
+    """If its error alone says so, it failed: the test of the lines."""
+    project.behave(train={"signal": signal.SIGINT})
+    result = project.run("-m", "tandem.cli", "repro", "--force")
+    assert result.returncode == 130 and "\nStopped after " in result.stdout, result.stdout
+    assert re.search(r"^train@sign-auto .* s  interrupted$", result.stdout, re.MULTILINE), result.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -130,13 +131,3 @@ def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: i
         process.send_signal(number)
         wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
         saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
-
-
-def test_a_stage_has_one_line_of_at_most_100_letters_and_none_if_it_printed_nothing(project: Project) -> None:
-    parts = "8,264 windows; " + "; ".join(f"{number} rows out of order" for number in range(20))
-    project.behave(train={"say": parts}, compare={"say": ""})
-    lines = project.run("-m", "tandem.cli", "repro", "--force").stdout.splitlines()
-    printed = [line for line in lines if re.match(r"train@sign-auto +[\d.]+ s ", line)]  # not warnings of DVC
-    assert len(printed) == 1 and "8,264 windows; 0 rows out of order" in printed[0] and len(printed[0]) <= 100, lines
-    assert not [line for line in lines if line.startswith("compare")]
-    assert parts in (project.root / ".tandem/logs/repro.log").read_text()
