@@ -222,7 +222,7 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
         params.write_text(block.replace(sized.format(16, 1), sized.format(choice, parts)))
         checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
         assert "single sequence" not in checked.stdout and checked.returncode == 0
-        stages_at_once(ready, "hardware", "train tiny cpu 0", publishes=False)
+    stages_at_once(ready, "hardware", "train tiny cpu 0", publishes=False)
 
 
 @pytest.mark.parametrize(("num", "parts"), [(17, 1), (33, 1), (36, 4), (40, 8)])

@@ -21,6 +21,7 @@ from tandem.params.loading import parse_params, parse_workload
 from tandem.params.parsing import literal
 from tandem.params.reading import read_yaml
 from tests.projects import (
+    EVALUATED,
     MODEL,
     RUN,
     TINY,
@@ -33,6 +34,7 @@ from tests.projects import (
     reproduce,
     run_path,
     stage,
+    stages_at_once,
     tandem,
 )
 from tests.refusals import sentence
@@ -162,7 +164,7 @@ def test_a_series_for_forecast_is_trained_scored_in_its_targets_unit_and_predict
     project = with_source(tmp_path / "project", FORECAST, SERIES)
     (project / "workloads/tiny/metrics.py").write_text(LEVELS)
     commit(project)
-    every_stage(project)
+    stages_at_once(project, *EVALUATED, publishes=False)
     score = read_record(project, "score.json")
     metrics = score["metrics"]
     assert score["score_name"] == "skill" and metrics["own_mae"] == pytest.approx(metrics["mae"], rel=1e-6)

@@ -27,7 +27,6 @@ from tests.projects import (
     read_record,
     run,
     shell,
-    stages_at_once,
     start,
     tandem,
     wait_for,
@@ -118,37 +117,15 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     assert (row["state"], row["score"], row["epoch_seconds"]) == ("not trained", None, None)
 
 
-def test_edited_data_is_a_difference_from_the_last_commit(project: Path):
-    git(project, "checkout", "-q", ".")
+def test_edited_data_is_a_difference_from_the_last_commit(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    commit(project)
     table = project / "workloads/tiny/data/table.csv"
     table.write_text(re.sub(r"\d\.\d+", "0.5", table.read_text(), count=1))
-    dvc(project, "repro")
+    dvc(project, "commit", "--force")  # as if `dvc repro` had made the same results of it
     rows = shown_rows(project)
     assert rows["here, now"]["score"] and rows["here, now"]["params"] == {"data": "edited"}
     assert rows["main"]["params"] == {}
-
-
-def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(trained: Path, tmp_path: Path):
-    project = copy_of(trained, tmp_path / "project")
-    (project / "params.yaml").write_text(TINY.replace("devices: [cpu]", "devices: [2xcpu]"))
-    rows = rows_in(project)
-    [row] = [row for row in rows if row["experiment"] == "here, now"]
-    assert (row["device"], row["state"], row["score"], row["update"]) == (
-        "2xcpu",
-        "not trained",
-        None,
-        "tandem repro tiny",
-    )
-    assert "not trained: `tandem repro tiny` does it" in show.table("tiny", rows)
-
-
-def test_the_training_of_another_workload_makes_no_row_outdated(trained: Path, tmp_path: Path):
-    project = copy_of(trained, tmp_path / "project")
-    add_workload(project, "other")
-    before = ("hardware", "preprocess other", "baseline other", "preload other cpu")
-    stages_at_once(project, *before, "train other cpu 0", publishes=False)
-    row = shown_rows(project)["here, now"]
-    assert row["score"] and not row["outdated"]
 
 
 def shown_rows(project: Path) -> dict[str, dict[str, Any]]:
@@ -157,7 +134,7 @@ def shown_rows(project: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.long  # of one that runs, and one that was not compared: the tests below
 def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
-    """Refused, running in the workspace and in the queue, killed, waiting."""
+    """Refused, running in the queue, killed, waiting. In the workspace: the test below."""
     git(project, "checkout", "-q", ".")
     waiting = held(tmp_path / "held", 1, forks=False)  # `dvc queue kill` signals a process group
 
@@ -198,27 +175,8 @@ def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, 
         dvc(project, "queue", "stop", "--kill", check=False)
 
 
-@pytest.mark.long
-def test_an_experiment_that_runs_in_the_workspace_has_no_score(project: Path, tmp_path: Path):
-    git(project, "checkout", "-q", ".")
-    experiment = ("dvc", "exp", "run", "--name", "here", "-S", "tiny.train.epochs=4")
-    running = start(project, *experiment, **held(tmp_path / "held", 1))
-    assert running.stdout
-    while "epoch 1/" not in running.stdout.readline():
-        assert running.poll() is None
-    rows = shown_rows(project)
-    for name in ("here", "here, now"):
-        row = rows[name]
-        assert (row["state"], row["score"], row["params"]) == ("running", None, {"train.epochs": 4})
-    assert rows["main"]["score"] and rows["main"]["state"] is None
-    (tmp_path / "held/go").touch()
-    running.communicate()
-    row = shown_rows(project)["here"]
-    assert row["state"] is None and row["score"]
-
-
-def test_a_workload_keeps_its_row_while_another_one_runs(project: Path, tmp_path: Path):
-    git(project, "checkout", "-q", ".")
+def test_a_workload_keeps_its_row_while_another_one_runs(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
     add_workload(project, "other")
     running = start(project, "dvc", "repro", "train@other-cpu", **held(tmp_path / "held", 1))
     assert running.stdout
@@ -230,8 +188,10 @@ def test_a_workload_keeps_its_row_while_another_one_runs(project: Path, tmp_path
     [tiny], [other] = (
         [row for row in tables[workload] if row["experiment"] == "here, now"] for workload in ("tiny", "other")
     )
-    assert tiny["score"] and tiny["epoch_seconds"] and tiny["state"] is None
+    assert tiny["score"] and tiny["epoch_seconds"] and tiny["state"] is None and not tiny["outdated"]
     assert (other["state"], other["score"]) == ("running", None)
+    [tiny] = [row for row in rows_in(project) if row["experiment"] == "here, now"]
+    assert tiny["score"] and not tiny["outdated"], "nor does the end of the other training make it so"
 
 
 def test_no_row_has_the_score_of_another_training(project: Path):
@@ -295,11 +255,24 @@ def test_a_key_that_is_written_with_its_default_differs_in_nothing():
     assert differing(params_in_force("tiny", full), params_in_force("tiny", bare)) == {"train.schedule": "cosine"}
 
 
+def in_workspace(device: str, scores: dict[str, Any]) -> dict[str, Any]:
+    params = {"devices": [device], "seeds": [0], "preset": "none", "presets": {}, "tiny": {"task": "classify"}}
+    data = {"params": {"params.yaml": {"data": params}}, "metrics": {show.SCORES: {"data": {"tiny": scores}}}}
+    return {"rev": WORKSPACE, "name": None, "state": None, "data": data}
+
+
 @pytest.mark.parametrize(("status", "expected"), [({"compare": None}, ["running"]), ({}, [])])
 def test_while_compare_runs_a_row_without_its_score_is_running(status: dict[str, Any], expected: list[str]):
-    params = {"devices": ["cpu"], "seeds": [0], "preset": "none", "presets": {}, "tiny": {"task": "classify"}}
-    here = {"rev": WORKSPACE, "name": None, "state": None, "data": {"params": {"params.yaml": {"data": params}}}}
+    here = in_workspace("cpu", {})
     assert [row["state"] for row in show.rows_of("tiny", here, [here], status)] == expected
+
+
+def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(show, "has_result", lambda workload, device, stage: device == "cpu")
+    here = in_workspace("2xcpu", {"cpu": {"accuracy": 0.9}, "2xcpu": {"accuracy": 0.9}})  # of the last commit
+    rows = [*show.rows_of("tiny", here, [here], {})]
+    assert [(row["device"], row["state"], row["score"]) for row in rows] == [("2xcpu", "not trained", None)]
+    assert "not trained: `tandem repro tiny` does it" in show.table("tiny", rows)
 
 
 @pytest.mark.long
