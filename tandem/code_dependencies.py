@@ -68,7 +68,6 @@ def fingerprint_code(stage: str, modules_of: Mapping[str, Sequence[str]], code: 
     assert code.files.keys() >= {*starts}, f"{sorted({*starts} - code.files.keys())} would be left out silently"
     for module in imported_modules(starts, modules_of, code, COMPUTING + SHOWING.get(stage, ())):
         fingerprints |= code.describe(module)[0]
-    code.save()
     return dict(sorted(fingerprints.items()))
 
 
@@ -96,6 +95,7 @@ def imported_modules(
             else:
                 parts = with_parents(imported)
                 waiting += [part for part in parts if packages is None or part.split(".")[1] in packages]
+    code.save()
     return modules
 
 
