@@ -11,6 +11,7 @@ import pandas as pd
 from tandem.data.rows import NO_EVENT, alike_labels
 from tandem.data.splits import SPLITS
 from tandem.data.tables import MISSING
+from tandem.data.windows import LONG_GAP
 from tandem.importing.columns import (
     Choice,
     TableColumns,
@@ -273,13 +274,13 @@ def code_for_no_event(columns: TableColumns, label: str, usual_label: str) -> st
 
 def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -> tuple[pd.DataFrame, float]:
     """A row for each stretch: recording, label (empty if there is none), and `length`, its number of rows. Also the
-    median distance of two steps in a recording.
+    median distance of two steps in a recording; a long gap ends a stretch.
     """
     labels = stripped(columns, label)
     labels = labels.where(~labels.isin(MISSING), "")
     rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
     rows = rows.sort_values(["recording", "step"])
-    keys = rows[["recording", "label"]]
-    starts = np.flatnonzero((keys != keys.shift()).any(axis=1))
-    distance = rows["step"].diff()[rows["recording"].diff() == 0].median()
-    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(distance)
+    keys, distances = rows[["recording", "label"]], rows["step"].diff()
+    usual_distance = distances[rows["recording"].diff() == 0].median()
+    starts = np.flatnonzero((keys != keys.shift()).any(axis=1) | (distances > LONG_GAP * usual_distance))
+    return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(usual_distance)

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tandem.data.windows import IN_NO_WINDOW
 from tandem.terminal.command import CommandError
 from tests.data.test_windows import DAY
-from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, saved, series
+from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, remarks, saved, series
 from tests.refusals import sentence
 
 
@@ -53,6 +54,21 @@ def test_a_split_column_leaves_the_recordings_as_groups(tmp_path: Path, num: int
     assert "are in one split" not in plan.summary["remarks"][0]
     if plan.workload.preprocess.groups == "subject":
         assert plan.summary["num_groups"]["test"] == (num // 2 if is_apart else num)
+
+
+def trials_in_gaps() -> pd.DataFrame:
+    """Each activity three times, a minute between two trials."""
+    table = recording(["sit", "walk"] * 6, lengths=(90, 91)).drop(columns="row")
+    times = pd.to_datetime(table["time"]) + pd.to_timedelta(table.index // 30, "min")
+    return table.assign(time=times.dt.strftime("%Y-%m-%d %H:%M:%S.%f"))
+
+
+@pytest.mark.parametrize(("table", "length"), [(trials_in_gaps(), 30)])
+def test_nine_of_ten_stretches_and_half_of_those_of_every_label_hold_a_window(
+    tmp_path: Path, table: pd.DataFrame, length: int
+):
+    plan = planned(saved(table, tmp_path / "t.csv"), "--label", "activity")
+    assert plan.workload.preprocess.window.length == length and IN_NO_WINDOW not in remarks(plan)
 
 
 def test_options_override_what_is_inferred(tmp_path: Path):
