@@ -17,7 +17,7 @@ from tandem.data.windows import LONG_GAP
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
-from tandem.importing.infer_label import alike_names, is_constant, stretches_of
+from tandem.importing.infer_label import SHORTEST_WINDOW, alike_names, is_constant, stretches_of
 from tandem.importing.infer_step import find_steps
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS
@@ -209,13 +209,16 @@ def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -
 
 
 def find_window(seconds: float, stretches: pd.DataFrame, options: Mapping[str, Any]) -> Choice:
-    """As long as is usual, if nine of ten stretches and half of those of every label are as long."""
+    """As long as is usual, if nine of ten stretches and half of those of every label are as long, of those that are
+    worth a window.
+    """
     usual_length, why = round(min(max(SECONDS / seconds, FEWEST), MOST)) if seconds else USUAL, "the usual length"
-    long = stretches[(stretches["label"] != "") & (stretches["length"] >= MIN_STRETCH)]
+    long = stretches[(stretches["label"] != "") & (stretches["length"] >= SHORTEST_WINDOW)]
     if len(long):
         fitting = int(min(long["length"].quantile(0.1), long.groupby("label")["length"].median().min()))
         if fitting < usual_length:
             usual_length, why = fitting, "nine of ten stretches and half of those of every label are as long"
+            why += f", of those of {SHORTEST_WINDOW} rows or more"
     length = options.get("window_length", usual_length)
     stride = options.get("stride", max(1, length // 2))
     why = "as requested" if "window_length" in options else why
