@@ -1,5 +1,6 @@
 """The column of people or devices whose sequences stay in one split."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +11,15 @@ from tandem.importing.columns import Choice, TableColumns, named_like
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from tandem.params.schema import NO_GROUPS
 
+# A name that ends so, as PatientID does; PatientAge is no name of people.
+NAMES_PEOPLE = re.compile(rf"({'|'.join(GROUP_NAMES)}|id|identifier|code|name|number|nr|no)[^a-z]*$", re.IGNORECASE)
+
 
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """A column named like people or devices, whose values several sequences share."""
     reason = "no column is named like people, devices or days (--groups selects one)"
-    for column in named_like(GROUP_NAMES, columns.of_kind("text", "whole", "time", exclude=taken)):
+    named = named_like(GROUP_NAMES, columns.of_kind("text", "whole", "time", exclude=taken))
+    for column in filter(NAMES_PEOPLE.search, named):
         cells, num_values = columns.frame[column], columns.num_distinct(column)
         is_shared = num_values < columns.num_distinct(sequence) and not are_too_few(cells, columns.splits)
         if is_shared and (cells == cells.iloc[columns.firsts(sequence)].to_numpy()).all():

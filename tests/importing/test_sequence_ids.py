@@ -115,6 +115,8 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
         ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
         ("weight_kg", 61.5 + number // 6, "none", "a value of 'weight_kg', and 'label' follows it: if it tells who"),
         ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
+        ("PatientAge", 40 + number % 9, "none", "no column is named like people"),
+        ("patient code", 40 + number % 9, "patient code", "by its name"),
     ):
         (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
         plan = planned(path, "--label", "label")
