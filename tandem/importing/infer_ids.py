@@ -42,13 +42,15 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
             "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
-    for group in (name for name in restarting_in(columns, column, step) if name not in taken):
-        raise CommandError(
-            f"{columns.name}: {column!r} may count the sequences of each {group!r}, whose rows are together within a "
-            f"value of {column!r}; give --sequence {shlex.quote(column)} if that is one sequence, or join the columns: "
-            f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{column!r}].astype(str)",
-            NO_ANSWER,
-        )
+    unordered = named_like(SEQUENCE_NAMES, ids[: ids.index(column)])  # as trials of people whose clocks go on
+    for name, step_of_name in (*((name, None) for name in unordered), (column, step)):
+        for group in (group for group in restarting_in(columns, name, step_of_name) if group not in taken):
+            raise CommandError(
+                f"{columns.name}: {name!r} may count the sequences of each {group!r}, whose rows are together within a "
+                f"value of {name!r}; give --sequence {shlex.quote(name)} if that is one sequence, or join the columns: "
+                f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{name!r}].astype(str)",
+                NO_ANSWER,
+            )
     num_values = columns.num_distinct(column)
     rows_each = f"{num_values:,} values, {len(columns.frame) / num_values:.1f} rows each on average"
     return column, f"by its name; {rows_each}" if named_like(SEQUENCE_NAMES, [column]) else rows_each

@@ -284,3 +284,12 @@ def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -
     usual_distance = distances[rows["recording"].diff() == 0].median()
     starts = np.flatnonzero((keys != keys.shift()).any(axis=1) | (distances > LONG_GAP * usual_distance))
     return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(usual_distance)
+
+
+def firsts_of_stretches(columns: TableColumns, recording: str, step: str, label: str) -> np.ndarray:
+    """(R,) for each row, the first row of its stretch."""
+    stretches, _ = stretches_of(columns, recording, step, label)
+    order = np.lexsort((columns.numbers(step), columns.codes(recording)))
+    first_rows = np.empty(len(order), dtype=np.int64)
+    first_rows[order] = np.repeat(stretches.index, stretches["length"])
+    return first_rows

@@ -108,8 +108,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         return choices[key][0]
 
     as_series = of_series or (is_series and not of_sequences and not known_choices)
+    is_cut = "window" in known_choices
     try:
-        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted)
+        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted, is_cut)
     except WrongArgument:
         raise
     except ValueError as error:
@@ -123,7 +124,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         other_advice = advice_on_several_series(columns) if is_open and not of_sequences else ""
         hint = advice or ("--layout wide reads each row as a sequence" if is_wide else other_advice)
         raise ValueError(str(error) if hint in str(error) else f"{error}; {hint}") from None
-    if "window" in known_choices:
+    if is_cut:
         choices["window"] = known_choices["window"]
     features, why = choices["features"]
     numeric = [*features, *(choices[key][0] for key in ("target", "label") if key in choices)]

@@ -25,7 +25,7 @@ from tandem.importing.columns import (
 )
 from tandem.importing.infer_groups import find_groups
 from tandem.importing.infer_ids import find_ids, find_sequence
-from tandem.importing.infer_label import MOST_RARE, find_label, find_task, rare_classes
+from tandem.importing.infer_label import MOST_RARE, find_label, find_task, firsts_of_stretches, rare_classes
 from tandem.importing.infer_series import advice_on_several_series, advice_on_times
 from tandem.importing.infer_step import (
     advice_on_recordings,
@@ -50,9 +50,9 @@ OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of t
 
 
 def infer_sequences(
-    columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False
+    columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False, is_cut: bool = False
 ) -> None:
-    """`is_converted`: the table was made of files or arrays."""
+    """`is_converted`: the table was made of files or arrays. `is_cut`: windows are cut of its recordings."""
     if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
         single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
         for step, _ in islice(find_steps(single, NO_GROUPS, candidates), 1):
@@ -99,7 +99,7 @@ def infer_sequences(
         choose("categories", lambda: ([], ""))
     if "rate" in options:
         choose("rate", lambda: (None, ""))
-    features = choose("features", lambda: find_changing(columns, sequence, taken))
+    features = choose("features", lambda: find_changing(columns, sequence, taken, is_cut))
     choose("missing", lambda: find_missing(columns, sequence, features))
 
 
@@ -187,9 +187,10 @@ def names_of_blocks(columns: TableColumns) -> list[str]:
     return []
 
 
-def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
+def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str], is_cut: bool) -> Choice:
     """Numeric columns that change within a sequence. An id, a second label or an age is constant: no feature."""
     numeric, firsts = columns.numeric(exclude=taken), columns.firsts(sequence)
+    of_stretches = firsts_of_stretches(columns, *taken[:3]) if is_cut else firsts
     why_not = {}
     for column in numeric:
         words = words_of(column)
@@ -207,6 +208,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
             why_not[column] = "orders the rows too"
         elif is_clock(columns, sequence, column):
             why_not[column] = "counts the rows of each sequence, or is their time"
+        elif columns.kinds[column] == "whole" and not columns.changes(column, of_stretches).any():
+            why_not[column] = "constant within every stretch, as a trial"
         elif columns.kinds[column] == "whole" and "id" in words:
             why_not[column] = "an id, by its name"
     categories = [name for name in columns.of_kind("text", exclude=taken) if columns.num_distinct(name) <= FEW_WORDS]

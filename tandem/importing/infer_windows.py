@@ -186,9 +186,15 @@ def ids_of_clips(columns: TableColumns) -> list[str]:
 
 
 def has_clips(columns: TableColumns, ids: Sequence[str], label: str, recording: str) -> bool:
-    """Whether one of `ids` tells apart sequences with one label each."""
-    for name in (name for name in ids if name not in (label, recording)):
-        if (columns.frame.groupby(columns.codes(name))[label].nunique() < 2).all():
+    """Whether one of `ids`, the likeliest first, tells apart sequences with one label each. One that is likelier than
+    `recording` may count them in each recording.
+    """
+    for place, name in enumerate(ids):
+        if name in (label, recording):
+            continue
+        keys = [name] if recording in (NO_GROUPS, *ids[:place]) else [name, recording]
+        num_labels = columns.frame.groupby([columns.codes(key) for key in keys])[label].nunique()
+        if (num_labels < 2).all() and 2 * len(num_labels) <= len(columns.frame):
             return True
     return False
 
@@ -217,8 +223,8 @@ def find_window(seconds: float, stretches: pd.DataFrame, options: Mapping[str, A
     if len(long):
         fitting = int(min(long["length"].quantile(0.1), long.groupby("label")["length"].median().min()))
         if fitting < usual_length:
-            usual_length, why = fitting, "nine of ten stretches and half of those of every label are as long"
-            why += f", of those of {SHORTEST_WINDOW} rows or more"
+            usual_length, why = fitting, "nine of ten stretches"
+            why += f" of {SHORTEST_WINDOW} rows or more and half of those of every label are as long"
     length = options.get("window_length", usual_length)
     stride = options.get("stride", max(1, length // 2))
     why = "as requested" if "window_length" in options else why

@@ -12,7 +12,7 @@ import pytest
 from tandem.terminal.command import CommandError
 from tests.data.test_windows import DAY
 from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, saved, series
-from tests.refusals import sentence
+from tests.refusals import question, sentence
 
 
 def folder(at: Path, table: pd.DataFrame) -> Path:
@@ -92,6 +92,18 @@ def clips_of_people() -> pd.DataFrame:
     """Clips of four people with one clock."""
     table = clips(["a", "b", "c"] * 8, lengths=(30, 60))
     return table.assign(time=table.index / 20, person=table["clip"].str[1:].astype(int) // 6)
+
+
+def test_trials_of_people_whose_clock_goes_on_are_a_question_and_no_feature(tmp_path: Path):
+    table = clips_of_people().drop(columns="frame")
+    number = table.pop("clip").str[1:].astype(int)
+    table = table.assign(trial=number % 6 + 1, label=[f"l{value}" for value in (number + number // 6) % 3])
+    table["time"] = 4.1 + table.groupby("person").cumcount() / 20
+    path = saved(table, tmp_path / "t.csv")
+    question(lambda: planned(path), "'trial' may count the sequences of each 'person'")
+    plan = planned(path, "--sequence", "person", "--window", "20")
+    assert plan.workload.preprocess.columns.features == ("f0", "f1")
+    assert "trial (constant within every stretch, as a trial)" in reasons(plan)["features"]
 
 
 def blocks() -> pd.DataFrame:
