@@ -124,14 +124,14 @@ def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.
 
 
 def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises in equal steps in every sequence, from the same number or mostly from another one in each:
-    two numbers may be a setting, as of a force that rises.
+    """Whether `column` rises in equal steps in every sequence, from numbers that are less than a step apart or mostly
+    differ: a few, each of many sequences, may be a setting, as of a force that rises.
     """
     order, same = rows_together(columns, sequence)
     values = columns.numbers(column).to_numpy()[order]
-    starts = values[np.r_[True, ~same]]
-    num_starts, increases = len(np.unique(starts)), (values[1:] > values[:-1])[same].all()
-    return bool(increases and (num_starts == 1 or 2 * num_starts > len(starts))) and is_even(columns, sequence, column)
+    distances, starts = np.diff(values)[same], values[np.r_[True, ~same]]
+    are_times = np.ptp(starts) < np.median(distances) or 3 * len(np.unique(starts)) > len(starts)
+    return bool((distances > 0).all() and are_times) and are_even(distances)
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:

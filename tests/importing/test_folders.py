@@ -248,11 +248,12 @@ def test_a_counter_or_a_clock_in_files_is_no_feature_whatever_its_name(tmp_path:
         table = pd.read_csv(path)
         rows = np.arange(len(table))
         table["clock"], table["n"], table["Sample Index"] = 20.0 + number + rows / 20, rows + 1, rows % 4
+        table["of_two"], table["ms"] = 7 * (number // 2) + 7 * rows, number % 5 + 20 * rows  # begins within a step
         table["way"] = rows + np.random.default_rng(number).random(len(table))  # rises too, but not evenly
         table.to_csv(path, index=False)
     plan = planned(folder)
     assert plan.workload.preprocess.columns.features == ("x", "y", "Sample Index", "way")
-    for name in ("clock", "n"):
+    for name in ("clock", "n", "of_two", "ms"):
         assert f"{name} (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
 
 
