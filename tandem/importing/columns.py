@@ -33,7 +33,7 @@ MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake
 
 # Text that means a time but is not read -> the pandas code that reads it, and a condition.
 MONTH = f"(?i:{'|'.join(MONTH_NAMES)})"
-DAY_FIRST = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
+DAY_FIRST = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\.?\d).*"  # 10.6.69.67 is an IP address
 ELAPSED = r"(-?\d+ days? )?\d+:[0-5]\d:[0-5]\d(\.\d+)?"  # the hours may be above 24
 ODD_TIMES = {
     rf"{DAY_FIRST} - {DAY_FIRST}": ("to_datetime({}.str.split(' - ').str[0], dayfirst=True)", ""),

@@ -9,6 +9,7 @@ import pyarrow.csv
 import pytest
 
 from tandem.importing import shapes
+from tandem.importing.columns import kind_of
 from tandem.importing.date_signs import as_iso, formats_of
 from tests import refusals
 from tests.own_tables import planned, refusal, saved, series, text_table
@@ -125,6 +126,10 @@ def test_the_end_of_a_day_is_that_of_its_hours_and_not_of_its_minutes():
 @pytest.mark.parametrize("cell", ["2024-01", "20240101", "1.1.24", "rec_2024_01", "1234-5", "20240301T101500"])
 def test_what_has_no_day_or_no_year_of_four_digits_or_is_often_an_id_is_no_date(cell: str):
     assert not formats_of(cell)
+
+
+def test_an_ip_address_is_no_date():
+    assert kind_of(pd.Series(["10.6.69.67", "10.1.8.93"])) == "text"
 
 
 def test_a_row_of_totals_is_named(tmp_path: Path):
