@@ -82,7 +82,8 @@ def values_of(path: Path) -> np.ndarray:
 
 
 def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
-    return paths[:: max(1, len(paths) // NUM_SAMPLED)][:NUM_SAMPLED]
+    places = np.linspace(0, len(paths) - 1, min(len(paths), NUM_SAMPLED)).round().astype(int)
+    return [paths[place] for place in places]  # no equal distances: every second file may be of another kind
 
 
 class Reader:
@@ -142,6 +143,15 @@ class Reader:
 
     def with_same_columns(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
+            tables = (path, table.column_names), (self.sampled[0], self.names)
+            (small, [time, *more]), (large, names) = sorted(tables, key=lambda file: len(file[1]))
+            if not more and time in names:
+                row = f"table[{time!r}].searchsorted(events[{time!r}], side='right') - 1"
+                code = f"table['event'] = 'none'; table.loc[{row}, 'event'] = 'yes'"
+                raise ValueError(
+                    f"{small} has only {time!r} of the columns of {large}; if it lists the times of events, write them "
+                    f"into the rows of that file and leave such files out: {code}"
+                )
             message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
             if self.num_files == 2 and (shared := [name for name in self.names if name in table.column_names]):
                 message += f"; or if one has a row for each {shared[0]!r}, join them (pandas.merge)"

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.terminal.command import CommandError
 from tests import own_tables
-from tests.own_tables import clips, planned, reasons, refusal
+from tests.own_tables import clips, planned, reasons, refusal, saved
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
 
 
@@ -347,6 +347,23 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
     expect(folder, ordered=False)
     path.write_text("# Text File Format\n" + table.rename(columns={"y": "z"}).to_csv(index=False))
     assert f"{path} has other columns than {folder / LABELS[0] / 'r_00.csv'} (y, z); make them" in refusal(folder)
+
+
+def test_a_list_of_events_beside_each_file_is_to_be_written_into_it(tmp_path: Path):
+    (folder := tmp_path / "d").mkdir()
+    files = {folder / f"{number:02}.csv": clips(["a"], (60, 61), seed=number) for number in range(12)}
+    for path, table in files.items():
+        saved(table[["frame", "f0"]], path)
+        saved(pd.DataFrame({"frame": [10.4, 35.6]}), path.with_name(f"{path.stem}_events.csv"))
+    message = refusal(folder)
+    [code] = re.findall("table.*'yes'", message)
+    for path in files:
+        table, events = pd.read_csv(path), pd.read_csv(listed := path.with_name(f"{path.stem}_events.csv"))
+        exec(code, {"table": table, "events": events})  # noqa: S102
+        saved(table, path)
+        listed.unlink()
+    plan = planned(folder)
+    assert plan.workload.task == "detect" and {*table["frame"][table["event"] == "yes"]} == {10, 35}
 
 
 def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
