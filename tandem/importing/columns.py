@@ -325,7 +325,10 @@ def find_features(
     dropped = {column: "never changes" for column in candidates if columns.never_changes(column)} | dict(why_not or {})
     features, covered = [column for column in candidates if column not in dropped], {*candidates, *taken}
     odd = columns.of_kind("odd", exclude=[*covered])
-    excluded = [f"{column} ({columns.advice(column)})" for column in odd]
+    ways = [columns.advice(column) for column in odd]
+    if "time" in {columns.kinds.get(column) for column in taken}:
+        ways = [way.partition("; join them with the dates")[0] for way in ways]  # they are joined
+    excluded = [f"{column} ({way})" for column, way in zip(odd, ways, strict=True)]
     kinds = columns.kinds | dict(hints or {})
     excluded += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*covered, *odd}]
     excluded += [f"{column} ({dropped[column]})" for column in candidates if column in dropped]
