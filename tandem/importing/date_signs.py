@@ -7,7 +7,7 @@ the day. If none decides, the column stays text, unless its dates have points (d
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 import pyarrow as pa
@@ -29,6 +29,8 @@ class DateCells:
     formats: list[str] | None = None  # of which each reads all cells; None before the first cell
     example: str = ""
     decisive: str = ""  # a cell that rules out that the day, or the month, comes first
+    not_monthly: set[str] = field(default_factory=set)  # formats that read some cells as no first of a month
+    years: set[int] = field(default_factory=set)
 
     def add(self, cells: pa.Array) -> None:
         if self.formats == []:
@@ -44,7 +46,10 @@ class DateCells:
             self.formats = [] if is_iso else formats_of(self.example)
             self.decisive = self.example if len(self.formats) == 1 and re.search("%m.*%Y", self.formats[0]) else ""
         for form in [*self.formats]:
-            is_wrong = to_times(dates, form).isna()
+            times = to_times(dates, form)
+            self.years |= {*times.dt.year.unique()}
+            self.not_monthly |= {form} if (times.dt.day != 1).any() else set()
+            is_wrong = times.isna()
             if is_wrong.any():
                 self.formats.remove(form)
                 self.decisive = self.decisive or ("%m" in form and texts[int(is_wrong.argmax())].as_py()) or ""
@@ -55,10 +60,14 @@ class DateCells:
         return len(formats := self.formats or []) == 2 and "%m" in formats[0]
 
     def form(self, day_first: str | None) -> str:
-        """The only format, or the one that `--dayfirst` selects; empty if there is none."""
-        if self.is_open and not (day_first or "." in self.example.split()[0]):
-            return ""
-        return next(iter((self.formats or [])[self.is_open and day_first == "no" :]), "")
+        """The only format, or the one that `--dayfirst` selects; empty if there is none. Of the firsts of months of
+        several years, the other format makes days of January.
+        """
+        formats = self.formats or []
+        if self.is_open and not day_first:
+            monthly = [form for form in formats if form not in self.not_monthly and len(self.years) > 1]
+            return next(iter(monthly), formats[0] if "." in self.example.split()[0] else "")
+        return next(iter(formats[self.is_open and day_first == "no" :]), "")
 
     def iso(self, form: str) -> str:
         """The example."""
@@ -67,7 +76,9 @@ class DateCells:
     def reason(self, day_first: str | None) -> str:
         if self.is_open and day_first:
             return "as requested"
-        return f"as {self.decisive!r} shows" if self.decisive else "--dayfirst no reads it otherwise" * self.is_open
+        if self.decisive or not self.is_open:
+            return f"as {self.decisive!r} shows" if self.decisive else ""
+        return f"--dayfirst {'no' if self.formats and self.form(None) == self.formats[0] else 'yes'} reads it otherwise"
 
 
 def is_date(text: str) -> bool:

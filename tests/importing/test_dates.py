@@ -83,15 +83,25 @@ def test_hour_24_is_the_end_of_the_day(tmp_path: Path, day: str):
 
 
 def test_whether_day_or_month_comes_first_is_asked_for_if_no_cell_shows_it(tmp_path: Path):
-    """No day is above 12 in the firsts of months. Each answer reads them so, also for a prediction."""
-    path = saved(prices("%d/%m/%Y", "MS", 59)[0], tmp_path / "t.csv")
-    assert "dates like '01/12/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
+    """No day is above 12 in the first Mondays of months. Each answer reads them so, also for a prediction."""
+    path = saved(prices("%d/%m/%Y", "WOM-1MON", 59)[0], tmp_path / "t.csv")
+    assert "dates like '02/11/2026'; of a text table, --dayfirst yes or --dayfirst no says what comes" in refusal(path)
     assert planned(path, "--dayfirst", "yes").workload.preprocess.interval == "month"
     options = {"needed": {"Price"}, "times": {"Date"}}  # as of tandem predict
     message = refusals.question(lambda: shapes.open_path(path, options))
-    assert "'01/12/2026'; --dayfirst yes reads it as 2026-12-01, --dayfirst no as 2026-01-12" in message
-    assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 01/12/2026 is 2026-01-12"
+    assert "'02/11/2026'; --dayfirst yes reads it as 2026-11-02, --dayfirst no as 2026-02-11" in message
+    assert shapes.open_path(path, {**options, "dayfirst": "no"}).notes[-2][1] == "Date: 02/11/2026 is 2026-02-11"
     assert "Date" not in shapes.open_path(path, {"needed": {"Price"}}).notes[-2][1]
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y"])
+def test_of_the_firsts_of_months_the_day_is_what_never_changes(tmp_path: Path, form: str):
+    path = saved(prices(form, "MS", 59)[0], tmp_path / "t.csv")
+    plan, other = planned(path), "no" if form.startswith("%d") else "yes"
+    assert plan.workload.preprocess.interval == "month"
+    assert f"--dayfirst {other} reads it otherwise" in {reason for _, _, reason in plan.source.notes}
+    message = refusal(saved(prices(form, "MS", 11)[0], path))  # of one year
+    assert "--dayfirst yes or --dayfirst no" in message
 
 
 FORMS = {
