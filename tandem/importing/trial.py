@@ -196,6 +196,11 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{remark}"
     if num_duplicates := summary["num_duplicates"]:
         gaps += f"; {num_duplicates:,} rows have the time of a later one, which counts"
+    if num_lost := summary["num_windows_skipped"]:
+        per_split = summary["num_windows_skipped_per_split"].items()
+        by_split = ", ".join(f"{split} {num:,}" for split, num in per_split if num)
+        lack = "a target in them is missing, or a feature has no value yet" if remark else "one is in them"
+        gaps += f"; {num_lost:,} windows are left out ({by_split}), because {lack}"
     return {**choices, "missing": (missing, gaps)}, summary
 
 

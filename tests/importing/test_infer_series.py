@@ -12,7 +12,7 @@ from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
 from tandem.terminal.command import CommandError
 from tests import own_tables
-from tests.own_tables import chosen, reasons, saved
+from tests.own_tables import chosen, reasons, saved, series
 
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> WorkloadPlan:
@@ -121,6 +121,13 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
         planned(tmp_path, pd.concat([table, table.assign(sales=sales(36)[::-1])]))
     plan = planned(tmp_path, pd.concat([table, table]))  # twice the same
     assert plan.workload.task == "forecast" and plan.summary["num_grid_points"] == 36
+
+
+def test_the_windows_that_a_feature_without_its_first_values_costs_are_counted(tmp_path: Path):
+    """A column that began late cost 40% of the windows without a word."""
+    later = np.where(np.arange(300) < 100, np.nan, np.arange(300) % 7)
+    plan = planned(tmp_path, series(later=later), "--target", "value", "--input-steps", "12")
+    assert "; 100 windows are left out (train 100), because a target in them is missing, or" in reasons(plan)["missing"]
 
 
 def test_a_column_that_counts_the_rows_is_neither_target_nor_feature(tmp_path: Path):
