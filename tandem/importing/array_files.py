@@ -208,6 +208,9 @@ def axes_of(
 def columns_of(array: Array, arrays: list[Array]) -> dict[str, Array]:
     """The arrays of its split with one entry per sequence of `array`, by the name of their column."""
     columns, count = dict[str, Array](), len(array.values)
+    labels = [candidate for candidate in arrays if candidate.word in LABELS and candidate.split == array.split]
+    if labels and not any(candidate.values.shape[:1] == (count,) for candidate in labels):  # others may be their names
+        raise ValueError(f"{labels[0]} does not go with {array}; give a label for each")
     for candidate in arrays:
         if candidate.word in LABELS and candidate.values.ndim == 2 and candidate.values.shape[1] > 1:
             raise ValueError(
@@ -215,8 +218,6 @@ def columns_of(array: Array, arrays: list[Array]) -> dict[str, Array]:
             )
         if candidate.split != array.split or candidate.word in ENDS:
             continue
-        if candidate.word in LABELS and candidate.values.shape[:1] != (count,):
-            raise ValueError(f"{candidate} does not go with {array}; give a label for each")
         if candidate.values.shape in ((count,), (count, 1)) and candidate.values.dtype.kind in "fiubSUM":
             columns[candidate.word or "label"] = candidate
     return columns

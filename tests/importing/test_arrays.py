@@ -125,7 +125,8 @@ def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):
         np.save(tmp_path / "npy" / f"{name}.npy", part)
     for path in (tmp_path / "a.npz", tmp_path / "npy/X_train.npy"):
         assert expect(path).summary["num_per_split"]["test"] == 6
-    np.savez(tmp_path / "b.npz", X=array, y=labels, groups=np.repeat(PEOPLE, 3))
+    names = np.array(["push", "swipe", "twist"])  # of the labels
+    np.savez(tmp_path / "b.npz", X=array, y=labels, groups=np.repeat(PEOPLE, 3), classes=names)
     assert expect(tmp_path / "b.npz").workload.preprocess.groups == "groups"
 
 
