@@ -17,6 +17,7 @@ from tandem.params.intervals import Interval
 CYCLES = {"minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "year": round(365.25 * 86400)}  # seconds
 BUSINESS_DAYS = {"week": 5, "year": 261}
 MAX_STEPS = 400  # longer windows are slow to train on
+MOST_TRIED = 1440  # a day of minutes; a season above MAX_STEPS is only named
 MIN_STRENGTH = 0.1  # for the calendar's candidates
 MIN_CORRELATED_STRENGTH = 0.3  # for a candidate that only the data suggests
 ROUNDING = 1e-9  # of the largest level: a smaller deviation is a rounding error
@@ -33,13 +34,17 @@ class Season:
 def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, list[Season]]:
     """The season of `levels` (G,) without gaps, and the calendar's candidates, the shortest first."""
     of_calendar = [
-        Season(steps, f"{'an' if name == 'hour' else 'a'} {name}", strength_of(levels, steps))
+        Season(
+            steps,
+            f"{'an' if name == 'hour' else 'a'} {name}{', too long for a window' * (steps > MAX_STEPS)}",
+            strength_of(levels, steps),
+        )
         for name, steps in sorted(calendar_seasons(interval).items(), key=lambda pair: pair[1])
         if 2 * steps <= len(levels)
     ]
     best: Season | None = None
     for season in of_calendar:
-        if season.strength >= (best.strength + LONGER_GAINS if best else MIN_STRENGTH):
+        if season.steps <= MAX_STEPS and season.strength >= (best.strength + LONGER_GAINS if best else MIN_STRENGTH):
             best = season
     if best is None and (steps := correlated_lag(levels)):
         candidate = Season(steps, "where it correlates most with itself", strength_of(levels, steps))
@@ -57,7 +62,7 @@ def calendar_seasons(interval: Interval) -> dict[str, int]:
     if interval.seconds >= 86400:
         whole["year"] = CYCLES["year"]
     steps = {name: round(seconds / interval.seconds) for name, seconds in whole.items()}
-    return {name: number for name, number in steps.items() if 2 <= number <= MAX_STEPS}
+    return {name: number for name, number in steps.items() if 2 <= number <= MOST_TRIED}
 
 
 def strength_of(levels: np.ndarray, steps: int) -> float:

@@ -98,6 +98,14 @@ def test_half_hours_with_a_daily_cycle_are_forecast_a_day_ahead(tmp_path: Path):
     assert (params.interval, params.season, params.input_steps, params.horizon) == ("30min", 48, 192, 48)
 
 
+def test_a_day_of_minutes_is_named_though_no_window_holds_it(tmp_path: Path):
+    times = pd.date_range("2024-03-11", periods=3 * 720, freq="2min")
+    value = 20 + 3 * np.sin(2 * np.pi * np.arange(len(times)) / 720) + np.random.default_rng(0).normal(size=len(times))
+    plan = planned(tmp_path, pd.DataFrame({"time": times, "value": value}))
+    assert chosen(plan)["season"] == "none"
+    assert "and 720 (a day, too long for a window) explain" in reasons(plan)["season"]
+
+
 @pytest.mark.parametrize("num", [8, 36])
 def test_a_short_series_gets_windows_that_it_holds(tmp_path: Path, num: int):
     months = pd.period_range("1991-01", periods=num, freq="M").astype(str)
