@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tandem.importing import text_format, text_tables
-from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened
+from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened, words_of
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
 from tandem.importing.infer_label import alike_names
@@ -48,6 +48,7 @@ LAGGED = (
 )
 LAG_OF_CLOCK = r"(?P<stem>.+?)-(?P<number>\d{1,2}:[0-5]\d)"  # bg-5:55 is 5 hours and 55 minutes before
 SURE_LAG = r"\(t|t ?\+|(^|[ _])t$"
+COEFFICIENTS = {"mfcc", "mfccs", "chroma"}  # their numbers are no steps
 BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 the step 0 of 2_x
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
@@ -132,7 +133,8 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
         return "it has no header, and its rows are numbers"
     steps = numbered([name for name in columns.frame.columns if name in numeric])
     num_steps = sum(map(len, steps.values()))
-    if num_steps * 2 < len(columns.frame.columns):
+    are_coefficients = all(words_of(stem) & COEFFICIENTS and not re.search(r"\d", stem) for stem in steps)
+    if num_steps * 2 < len(columns.frame.columns) or are_coefficients:
         return ""
     of_steps = {name for run in steps.values() for name in run}
     others = TableColumns(columns.frame[[name for name in columns.kinds if name not in of_steps]], columns.name)

@@ -168,6 +168,8 @@ def test_rows_without_an_order_are_said_to_be_no_steps(tmp_path: Path):
     path = saved(table, tmp_path / "t.csv")
     for options in ((), ("--label", "Activity"), ("--sequence", "file"), ("--label", "subject")):
         assert "rows that have neither an order nor a time" in refusal(path, *options), options
+    coefficients = table.set_axis(["mfcc1", "mfcc2", "mfcc3", "mfcc4", *table.columns[4:]], axis=1)
+    assert "rows that have neither an order" in refusal(saved(coefficients.drop(columns=["file", "subject"]), path))
 
 
 def test_an_id_that_changes_in_a_sequence_is_no_feature(tmp_path: Path):
