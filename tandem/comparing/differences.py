@@ -16,7 +16,7 @@ Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,18 +119,13 @@ class Difference(TestResult):
         return f" over {self.groups}" if self.groups else ""
 
     def sentence(self, first: str, second: str) -> str:
-        """Return the result as a sentence. `first` and `second` are the names of the sides."""
+        """Return the scores, the result and how it was found. `first` and `second` are the names of the sides."""
         scores = [mean_and_range(list(side.values()), self.number) for side in (self.first, self.second)]
         sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
-        if self.is_equal:
-            return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.num_seeds_note}"
-        p_text = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
-        method = "" if self.low is None else f"{p_text}; {self.method}"
-        estimate = f"{self.signed(self.difference)} ({self.interval}{method})"
-        return f"{sides}: {estimate}. {self.conclusion(first, second)}{self.num_seeds_note}"
+        return "; ".join([f"{sides}. {self.summary(first, second)}", *self.details])
 
     def summary(self, first: str, second: str) -> str:
-        """Return the sentence in a few words."""
+        """Return the result in a few words."""
         if self.is_equal:
             return f"Scores equal in all {self.num_units:,} {self.unit}"
         if self.low is None or self.high is None:
@@ -143,30 +138,22 @@ class Difference(TestResult):
         message = "No difference that matters" if self.verdict == "equivalent" else "No difference detected"
         return f"{message} in {self.measure}: {second} {self.signed(self.difference)} ({self.interval})"
 
-    def conclusion(self, first: str, second: str) -> str:
-        if self.low is None:
-            return "Without an interval, neither a difference nor equality is shown"
-        margin = f"the margin of {self.number(self.margin.value)} ({self.margin.reason})" if self.margin else ""
-        if self.verdict == "equivalent":
-            return f"No difference that matters: the whole interval lies within {margin}"
-        if self.verdict == "different":
-            better = "better" if (self.difference > 0) == self.is_larger_better else "worse"
-            if len(self.first) >= MIN_SEEDS:
-                return f"They differ: {second} is {better} than {first}"
-            return f"The trained models differ: {second} is {better} than {first}"
-        note = f"this comparison cannot detect any difference with so few {'groups' if self.groups else self.unit}"
-        if self.min_detectable_effect is not None:
-            effect = self.number(self.min_detectable_effect)
-            note = f"this comparison would miss a difference smaller than {effect} in more than one of five repetitions"
-        margin_note = f"; equality is not shown either, because the interval exceeds {margin}" if margin else ""
-        return f"No difference detected: {note}{margin_note}"
-
     @property
-    def num_seeds_note(self) -> str:
-        if len(self.first) >= MIN_SEEDS:
-            return ""
-        seeds = "two seeds" if len(self.first) == 2 else "one seed"
-        return f". This compares trained models ({seeds} each); it does not include the variation between seeds"
+    def details(self) -> Iterator[str]:
+        """What the summary leaves out: the test, and what it cannot show."""
+        if self.low is not None and not self.is_equal:
+            yield self.method
+            if self.p is not None:
+                yield "p < 0.0001" if self.p < 1e-4 else f"p {self.p:.2g}"
+            if self.margin:
+                yield f"the margin of equality is {self.number(self.margin.value)}, {self.margin.reason}"
+            if self.verdict == "inconclusive":
+                effect = self.min_detectable_effect
+                missed = "any difference" if effect is None else f"a difference smaller than {self.number(effect)}"
+                yield f"this comparison would miss {missed} in more than one of five repetitions"
+        if len(self.first) < MIN_SEEDS:
+            seeds = "two seeds" if len(self.first) == 2 else "one seed"
+            yield f"this compares trained models ({seeds} each), without the variation between seeds"
 
     def number(self, value: float) -> str:
         return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"

@@ -42,11 +42,7 @@ class SpeedUp:
             first, second = self.num_unpaired
             counts = "1 process each" if first == second == 1 else f"{first} and {second} processes"
             text = f"{counts}, not alternating, so drift of the machines is included"
-        return text if self.interval else f"{text}; no interval: at least {MIN_PAIRS} are needed, {MORE_PAIRS}"
-
-    def ranked(self, first: str, second: str) -> tuple[SpeedUp, str, str]:
-        """Return the speed-up of the faster side, and the names of the faster and the slower side."""
-        return (self, second, first) if self.ratio >= 1 else (self.reversed(), first, second)
+        return text if self.interval else f"{text}; an interval needs at least {MIN_PAIRS}, {MORE_PAIRS}"
 
     def reversed(self) -> SpeedUp:
         """Return how many times as fast the first side is as the second."""
@@ -54,18 +50,12 @@ class SpeedUp:
         return replace(self, ratio=1 / self.ratio, low=low, high=high)
 
     def sentence(self, first: str, second: str) -> str:
-        """`first` and `second` are the names of the sides."""
-        speed_up, fast, slow = self.ranked(first, second)
-        details = "; ".join(filter(None, (speed_up.interval, speed_up.processes)))
-        if not speed_up.interval:
-            return f"the epoch time on {slow} is {speed_up.ratio:.2f} times that on {fast} ({details})"
-        if not speed_up.is_clear:
-            return f"no difference in speed detected (ratio {speed_up.ratio:.2f} in favour of {fast}, {details})"
-        return f"an epoch on {fast} is {speed_up.ratio:.2f} times as fast as on {slow} ({details})"
+        """Return the summary and how it was measured. `first` and `second` are the names of the sides."""
+        return f"{self.summary(first, second)}; {self.processes}"
 
     def summary(self, first: str, second: str) -> str:
-        """Return the sentence in a few words."""
-        speed_up, fast, slow = self.ranked(first, second)
+        """Return the result in a few words."""
+        speed_up, fast, slow = (self, second, first) if self.ratio >= 1 else (self.reversed(), first, second)
         if speed_up.interval and not speed_up.is_clear:
             return f"No difference in speed detected: {speed_up.ratio:.2f} ({speed_up.interval})"
         interval = f" ({speed_up.interval})" if speed_up.interval else "; no interval"

@@ -88,7 +88,7 @@ def test_a_pair_of_real_trainings_runs_at_the_same_time(compared: tuple[dict[str
     assert min(min(turns) for turns in pair["turns"].values()) > 0
     assert pair["ratio"] == pytest.approx(ratio_of_turns(pair["turns"]["one"], pair["turns"]["two"]))
     assert pair["about"]["one"]["threads"] == 1
-    assert "(1 pair of alternating processes; no interval: at least 3 are needed," in result["sentence"]
+    assert "; no interval; 1 pair of alternating processes; an interval needs at least 3, " in result["sentence"]
     assert printed.count("trainings here: 2\n") == 1
 
 
@@ -121,9 +121,9 @@ def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monke
         monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
         return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
 
-    assert said(4.0, 4.0, 4.0).startswith("an epoch on cuda is 4.00 times as fast as on cpu (95% interval 4.00 to 4.00")
-    assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
-    assert said(0.5, 4.0, 1.0).startswith("no difference in speed detected")
+    assert said(4.0, 4.0, 4.0).startswith("cuda 4.00 times as fast as cpu (95% interval 4.00 to 4.00); 3 pairs")
+    assert said(0.5, 0.5, 0.5).startswith("cpu 2.00 times as fast as cuda (95% interval 2.00 to 2.00); 3 pairs")
+    assert said(0.5, 4.0, 1.0).startswith("No difference in speed detected")
     assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
     assert said(4.0, cuda=["2 parts"]) == "no speed-up is reported, because memory ran out on cuda."
     assert "other processes used the GPU of cpu and cuda" in said(4.0, others=1)
