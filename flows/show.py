@@ -155,8 +155,7 @@ def changes_of(workload: str, device: str, status: Status) -> list[Sequence[Any]
 
 def changed_inputs(workload: str, device: str, status: Status) -> list[str]:
     """What has changed of the inputs of the workspace's result."""
-    kinds = {kind for changes in changes_of(workload, device, status) for kind in kinds_of_changes(changes or ())}
-    return [kind for kind in dict.fromkeys(KINDS.values()) if kind in kinds]
+    return kinds_of_changes(changes or () for changes in changes_of(workload, device, status))
 
 
 def rows_of(

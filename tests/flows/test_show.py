@@ -109,7 +109,7 @@ def test_a_row_is_outdated_if_an_input_of_its_result_has_changed(project: Path):
     of_another = changed("no times: another machine measured them", MKL_CBWR="AVX2")  # its times are not shown
     assert of_another == {"here, now": ["machine"], **unchanged}
     dvc(project, "repro", "--single-item", "--force", "stages/dvc.yaml:hardware", "train@tiny-cpu")
-    assert changed() == {"here, now": ["the training's files"], **unchanged}
+    assert changed() == {"here, now": ["earlier results"], **unchanged}
     shutil.rmtree(project / "results/runs/tiny/cpu/evaluate")  # as after a kill of `evaluate`
     assert shown_rows(project)["here, now"]["state"] == "not evaluated"
     shutil.rmtree(project / "results/runs")  # as in a clone, where git has the scores and the times of another machine
