@@ -213,14 +213,11 @@ class Reference:
     envelope: Envelope  # of that run
     verdict: Verdict | None = None  # on one's own run with that seed; None if there is none
 
-    def summary(self, is_long: bool = False) -> str:
-        """The verdict. `is_long`: with the hardware and the reason."""
-        name = f"Published run{f' of {short_hardware(self.run.hardware_name)}' * is_long}"
-        if self.verdict is None:
-            return f"{name}: no verdict, because no run here has its seed {self.run.seed}"
-        seed = f"seed {self.run.seed}" if len(self.side.runs) > 1 else ""
-        details = ": ".join(filter(None, (seed, self.verdict.sentence if is_long else "")))
-        return f"{name}: {self.verdict}{f' ({details})' if details else ''}"
+    @property
+    def summary(self) -> str:
+        """The verdict in a few words."""
+        name = f"Published run of {short_hardware(self.run.hardware_name)}, seed {self.run.seed}"
+        return f"{name}: {self.verdict or 'no verdict, because no run here has this seed'}"
 
 
 @dataclass(frozen=True)
@@ -265,15 +262,15 @@ class Comparison:
     def sentences(self) -> list[str]:
         by_judgement = [(judgement.speed, judgement.scores, *judgement.notes) for judgement in self.judgements]
         unique = dict.fromkeys(sentence for sentences in by_judgement for sentence in sentences)
-        verdicts = [self.reference.summary(is_long=True)] if self.reference else []
-        published = (f"{verdict[0].lower()}{verdict[1:]}." for verdict in verdicts)
+        reference = self.reference
+        published = [f"{reference.summary}; {reference.verdict.sentence}."] if reference and reference.verdict else []
         return [f"{self.workload}: {sentence}" for sentence in (*unique, *published)]
 
     @property
     def summaries(self) -> list[str]:
         """The verdicts in a few words: on the published run, on the other sides, and on the score of the first one."""
         judged = (summary for judgement in self.judgements for summary in judgement.summaries)
-        published = [self.reference.summary()] if self.reference else []
+        published = [self.reference.summary] if self.reference else []
         return [*published, *judged, *self.sides[0].summaries]
 
 

@@ -91,11 +91,9 @@ def reference_of(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) 
     if not entries:
         return None, "no published result exists"
     reference = nearest(entries, own_runs[0])
-    if changed_parameters := parameters(reference.run, own_runs[0]):
-        more = f" and {len(changed_parameters) - 3} more" if len(changed_parameters) > 3 else ""
-        return None, f"the published result has other parameters ({', '.join(changed_parameters[:3])}{more})"
-    if changed_data := list(map(str, data_differences(reference.run, own_runs[0]))):
-        return None, "; ".join(changed_data)
+    first = judge(reference, own_runs[0])
+    if first.cause in ("other parameters", "data"):
+        return None, first.sentence
     verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
     return replace(reference, verdict=verdict), ""
 

@@ -51,7 +51,7 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
-    assert "the same as CPU" in text and "Published run: bit-equal" in text
+    assert "the same as CPU" in text and ", seed 0: bit-equal" in text
     assert "Compared with the published results: bit-equal (tiny)." in text
     assert "None threads" not in text  # they are not published
 
@@ -100,7 +100,7 @@ def test_a_run_is_compared_with_the_published_run_of_the_nearest_processor(proje
         assert "tiny  bit-equal (losses, weights and draws of all 3 epochs, and the predictions)" in found
     stage(other, "compare")
     own = short_hardware(entry["hardware"]["name"])
-    assert f"tiny: published run of {own}: bit-equal" in (other / "results/compare/compare.md").read_text()
+    assert f"tiny: Published run of {own}, seed 0: bit-equal" in (other / "results/compare/compare.md").read_text()
 
     changed = on_processor(entry, entry["hardware"]["name"], "0" * 64)
     others = [on_processor(entry, name) for name in MODELS.values()]
