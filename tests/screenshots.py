@@ -129,7 +129,7 @@ class Walk:
         self.page.locator(".ag-row [col-id*='Run Name'] button").first.wait_for()  # the parent run of several seeds
         self.take("mlflow-runs")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
-        self.page.get_by_text("on the test split").first.scroll_into_view_if_needed()
+        self.page.get_by_text("test/").first.scroll_into_view_if_needed()
 
     def report(self) -> None:
         self.page.goto((files.results_dir() / "report.html").as_uri())

@@ -30,7 +30,7 @@ from tandem.runs.run import Run, open_folder, open_run, seeds_in
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import nearest, without_password
 from tandem.tracking import connection
-from tandem.tracking.headline import PARENT_TAG, write_description
+from tandem.tracking.headline import PARENT_TAG
 from tandem.tracking.store import database_file, shown_uri, tracking_uri
 
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
@@ -104,7 +104,7 @@ def find_seeds(run: str) -> list[Run]:
 
 
 def tag(recorded: Run, tags: dict[str, str]) -> None:
-    """Set `tags` on a run that MLflow has, and on its parent run, which MLflow's pages show first; describe both.
+    """Set `tags` on a run that MLflow has, and on its parent run, which MLflow's pages show first.
 
     If this fails, it prints a warning and does not raise.
     """
@@ -116,8 +116,6 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
             if parent_id:  # the text of "compared" already names its runs
                 prefix = "" if name == "compared" else f"seed {recorded.seed}: "
                 client.set_tag(parent_id, name, f"{prefix}{value}")
-        for run_id in filter(None, (recorded.run_id, parent_id)):
-            write_description(client, run_id)
 
     try:
         ask_store(set_tags)

@@ -1,6 +1,5 @@
-"""What MLflow shows first of a run: its headline figures, and a description made of them.
-
-The figures are tags with short texts. The parent run of several seeds gets the figures of all of them.
+"""What MLflow shows first of a run: its headline figures, which are tags with short texts. The parent run of several
+seeds gets the figures of all of them.
 """
 
 import re
@@ -10,15 +9,10 @@ from itertools import chain
 from typing import Any
 
 from tandem.runs.quantities import RUN_METRICS, SEED_REDUCTIONS
-from tandem.terminal.messages import more_seeds_of
 
 PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
-DESCRIPTION_TAG = "mlflow.note.content"  # MLflow's UI shows this text as the run's description
 BASELINE_TAG = "baseline"  # the strongest baseline and its score; run_info.py sets it
 NO_VRAM_TAG = "vram.absent"  # why a run has no metrics of VRAM, such as on a CPU
-FITTED_TAG = "fitted"  # the name of a model that is fitted without steps
-# In a description, what a user writes below this line stays.
-RULE = "\n\n---\n"
 # Tag -> quantity (quantities.py), besides the score, whose tag comes first.
 ON_GPU = {"s/epoch": "epoch_seconds", "samples/s": "samples_per_second", "peak memory": "peak_allocated_mib"}
 ON_CPU = ON_GPU | {"peak memory": "peak_rss_mib"}
@@ -35,7 +29,7 @@ def score_metric(metrics: Mapping[str, float]) -> str:
 
 
 def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> None:
-    """Write the figures of `runs`, which may differ in their seed, as texts and the description to the run `run_id`.
+    """Write the figures of `runs`, which may differ in their seed, as texts to the run `run_id`.
 
     A text has the range over several runs: 0.9789 (0.9722 to 0.9889). A score that a run lacks is left out; times and
     memory are those of the runs that were measured. The parent run also gets the metrics.
@@ -60,48 +54,12 @@ def write_figures(client: Any, run_id: str, ms: int, runs: Sequence[Any]) -> Non
         tags.append(RunTag(title, text + UNITS.get(quantity, "")))
     tags += [RunTag(BASELINE_TAG, run.data.tags[BASELINE_TAG]) for run in runs[-1:] if BASELINE_TAG in run.data.tags]
     client.log_batch(run_id, metrics, tags=tags)
-    write_description(client, run_id)
-
-
-def how_to_load(uri: str) -> str:
-    """Return as Markdown how to load a model and to predict with it."""
-    return (
-        f'```python\nmodel = mlflow.pyfunc.load_model("{uri}")\n'
-        "model.predict(model.input_example)  # or a table with the same columns\n```\n\n"
-        "Set MLFLOW_TRACKING_URI to the address of this server before."
-    )
 
 
 def text_of(title: str, value: float) -> str:
     if title == "score":
         return f"{value:.4f}"
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
-
-
-def write_description(client: Any, run_id: str) -> None:
-    """Write the description of a run from its tags. Call this after a figure or a verdict has changed."""
-    data = client.get_run(run_id).data
-    tags, score = data.tags, score_metric(data.metrics).removeprefix("test/")
-    lines, remarks = ["**Not evaluated yet**"], []
-    if "score" in tags:
-        baseline = f"; best baseline: {tags[BASELINE_TAG]}" if BASELINE_TAG in tags else ""
-        seeds = f", mean of the seeds {tags['seeds'].replace(',', ', ')}" if "," in tags.get("seeds", "") else ""
-        model = f" of the fitted model ({tags[FITTED_TAG]})" if FITTED_TAG in tags else ""
-        lines = [f"**{score} {tags['score']}**{model} on the test split{seeds}{baseline}"]
-        if "seeds" not in tags:
-            remarks.append(how_to_load(f"runs:/{run_id}/model"))
-        if "seeds" not in tags and PARENT_TAG not in tags:
-            remarks.append(f"one seed; {more_seeds_of(tags['workload'])} of the score")
-    words = {"s/epoch": "s to fit" if FITTED_TAG in tags else "s/epoch", "samples/s": "samples/s"}
-    figures = [f"{tags[title]} {word}" for title, word in words.items() if title in tags]
-    figures += [f"peak memory {tags['peak memory']}"] if "peak memory" in tags else []
-    device = f"**{tags.get('device', '?')}** ({tags.get('device.name', '?')})"
-    lines.append(": ".join(filter(None, (device, ", ".join(figures)))))
-    remarks += [f"no VRAM value: {tags[NO_VRAM_TAG]}"] if NO_VRAM_TAG in tags else []
-    lines += [f"{name}: {tags[name]}" for name in ("busy", "verified", "compared", "not_comparable") if name in tags]
-    former = tags.get(DESCRIPTION_TAG, "")
-    notes = former.partition(RULE)[2] if RULE in former else former
-    client.set_tag(run_id, DESCRIPTION_TAG, "\n\n".join(["  \n".join(lines), *remarks]) + RULE + notes)
 
 
 def write_run_figures(client: Any, experiment_id: str, run_id: str, parent_id: str, ms: int) -> None:

@@ -47,7 +47,7 @@ RETRY_SECONDS = 3.0  # after a store did not answer
 RUN_KEY_TAG = "tandem.run_key"
 NOT_REGISTERED_TAG = "tandem.not_registered"
 # The tags that the parent run of several seeds copies from the run that creates it.
-COPIED_TAGS = ("workload", "device", "device.name", "host", "dvc.experiment", headline.FITTED_TAG)
+COPIED_TAGS = ("workload", "device", "device.name", "host", "dvc.experiment")
 MOST_METRICS = 1000  # limit of one call
 
 
@@ -165,7 +165,6 @@ class Publication:
         if info.get("dataset"):
             dataset = DatasetInput(Dataset(**info["dataset"]), [InputTag("mlflow.data.context", "training")])
             self.client.log_inputs(self.run_id, [dataset])
-        headline.write_description(self.client, self.run_id)
         self.info = info
 
     def find_or_create_parent(self, info: dict[str, Any]) -> str:
@@ -176,7 +175,6 @@ class Publication:
         for run in self.search(GROUP_TAG, parent["run_key"]):
             if run.data.tags.get(PARENT_TAG) != parent_id:
                 self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
-                headline.write_description(self.client, run.info.run_id)  # it is no longer of one seed
         return parent_id
 
     def search(self, tag: str, value: str) -> list[Any]:

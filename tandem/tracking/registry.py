@@ -12,15 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from tandem.files import digest
-from tandem.tracking.headline import DESCRIPTION_TAG, how_to_load
 
 ALIAS = "best"
 SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
+DESCRIPTION_TAG = "mlflow.note.content"  # of a logged model: its page shows this text
 VERSIONS_TAG = "mlflow.modelVersions"  # of a logged model: its page reads its versions from this tag
 
 
 def name_of(workload: str) -> str:
     return f"tandem-{workload}"
+
+
+def how_to_load(uri: str) -> str:
+    """Return as Markdown how to load a model and to predict with it."""
+    return (
+        f'```python\nmodel = mlflow.pyfunc.load_model("{uri}")\n'
+        "model.predict(model.input_example)  # or a table with the same columns\n```\n\n"
+        "Set MLFLOW_TRACKING_URI to the address of this server before."
+    )
 
 
 def dataset_link(run: Any) -> dict[str, str]:

@@ -20,7 +20,7 @@ from tandem.runs.run import Run
 from tandem.runs.schemas import TimingRecord
 from tandem.tasks import Task
 from tandem.tasks.scores import baseline_scores
-from tandem.tracking.headline import BASELINE_TAG, FITTED_TAG
+from tandem.tracking.headline import BASELINE_TAG
 from tandem.tracking.results import add_records, realized_settings, totals, why_no_vram
 from tandem.tracking.run_dir import GROUP_TAG, RunDir
 from tandem.training.context import RunContext
@@ -65,7 +65,6 @@ def write_run_info(
             "mlflow.source.type": "LOCAL",
             "workload": context.workload,
             "requested_device": context.requested,
-            **({FITTED_TAG: context.block.train.model.name} if trainer.is_fitted else {}),
             **record.bound,  # no parameters: the page that compares runs would begin with the differing advice
             GROUP_TAG: group,
             **{name: value for name, value in git.items() if name != "git.dirty"},

@@ -208,11 +208,8 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(project: Pat
     from tests.recording import client_of
 
     parent, children = family(project)
-    assert all("one seed;" not in run.data.tags["mlflow.note.content"] for run in children)
     scores = [run.data.metrics["test/accuracy"] for run in children]
     assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
-    described = parent.data.tags["mlflow.note.content"]
-    assert f"{parent.data.tags['score']}** on the test split, mean of the seeds 0, 1, 5; best baseline" in described
     client = client_of(project)
     client.update_run(parent.info.run_id, name="tiny@cpu, 2 seeds")  # as when it was made for two
     write_parent_figures(client, parent.info.experiment_id, parent.info.run_id, 0)
