@@ -15,8 +15,7 @@ either of them can compare both. This command trains and measures nothing. It pr
     the score             the difference of the scores, tested on the predictions for the test split
     notes                 different versions, different load, throttled clocks
 
-The first run of each workload is the baseline for the others. Each run in MLflow gets the tag `compared` with the first
-sentence of the result.
+The first run of each workload is the baseline for the others.
 
     tandem compare sign@cpu sign@cuda
 
@@ -24,19 +23,16 @@ Exit status: 0 compared, whatever the result; 1 a run is unavailable.
 """
 
 import itertools
-import textwrap
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
-from tandem.comparing.comparison import Comparison, Judgement, Side
+from tandem.comparing.comparison import Comparison, Side
 from tandem.comparing.comparison import compare as compare_sides
 from tandem.report.layout import details
 from tandem.runs.run import Run
 from tandem.terminal.command import Result, WrongArgument
 from tandem.tracking import find_runs
-
-MAX_TAG = 250  # characters
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,7 +45,7 @@ def main(options: Namespace) -> Result:
 
 
 def compare(names: list[str]) -> list[Comparison]:
-    """Compare the runs that `names` name, and tag them.
+    """Compare the runs that `names` name.
 
     Raises ValueError if a run is unavailable or no two runs can be compared.
     """
@@ -68,16 +64,13 @@ def compare(names: list[str]) -> list[Comparison]:
     if any(len(sides) < 2 for sides in by_workload.values()):
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
         raise WrongArgument(f"a comparison needs two or more runs of each workload; received {counts}")
-    comparisons = [
+    return [
         compare_sides(
             workload,
             [Side(name, tuple(runs)) for name, runs in zip(side_names(sides), sides.values(), strict=True)],
         )
         for workload, sides in by_workload.items()
     ]
-    for judgement in itertools.chain.from_iterable(comparison.judgements for comparison in comparisons):
-        tag(judgement)
-    return comparisons
 
 
 def side_names(runs_of_sides: dict[str, list[Run]]) -> list[str]:
@@ -88,16 +81,6 @@ def side_names(runs_of_sides: dict[str, list[Run]]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return list(runs_of_sides)
-
-
-def tag(judgement: Judgement) -> None:
-    """Set the tag `compared` on the runs in MLflow."""
-    for side, other in ((judgement.second, judgement.first), (judgement.first, judgement.second)):
-        reference = other.first.run_id or other.first.name
-        speed = textwrap.shorten(judgement.speed, MAX_TAG - len(reference) - 10, placeholder="...")
-        for run in side.runs:
-            if run.run_id:
-                find_runs.tag(run, {"compared": f"{speed} (vs {reference})"})
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

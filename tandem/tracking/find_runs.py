@@ -113,9 +113,8 @@ def tag(recorded: Run, tags: dict[str, str]) -> None:
         parent_id = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
         for name, value in tags.items():
             client.set_tag(recorded.run_id, name, value)
-            if parent_id:  # the text of "compared" already names its runs
-                prefix = "" if name == "compared" else f"seed {recorded.seed}: "
-                client.set_tag(parent_id, name, f"{prefix}{value}")
+            if parent_id:
+                client.set_tag(parent_id, name, f"seed {recorded.seed}: {value}")
 
     try:
         ask_store(set_tags)

@@ -19,7 +19,6 @@ COLUMNS = {
     "tags.`peak memory`": 180,
     "tags.`samples/s`": 125,
     "tags.`verified`": 110,
-    "tags.`compared`": 260,
     "params.`seed`": 60,
     "tags.`host`": 110,
     "tags.`device.name`": 200,
