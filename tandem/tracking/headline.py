@@ -2,7 +2,6 @@
 seeds gets the figures of all of them.
 """
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -75,9 +74,6 @@ def write_parent_figures(client: Any, experiment_id: str, parent_id: str, ms: in
     scored = [run for run in runs if any(name.startswith("test/") for name in run.data.metrics)]
     seeds = {run.data.params.get("seed") for run in scored or runs}
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, seeds), key=int)))
-    name = client.get_run(parent_id).info.run_name
-    if (new_name := re.sub(r"\d+ seeds$", f"{len(seeds)} seeds", name)) != name:
-        client.update_run(parent_id, name=new_name)
     write_figures(client, parent_id, ms, scored)
 
 

@@ -73,7 +73,7 @@ def write_run_info(
         },
         dataset=dataset_of(context),
         machine=device_tags,
-        parent={"run_key": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
+        parent={"run_key": group, "name": f"{name}, all seeds"} if len(seeds) > 1 else None,
         inputs_key=inputs_key,
     )
 
