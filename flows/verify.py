@@ -5,7 +5,7 @@ RUN is one of
     sign@cpu, sign@cpu-0    the run in results/ of a workload on a device, with a seed; if there is none, the latest in
                             MLflow
     3f1c...                 an MLflow run id
-    results/runs/sign/auto  the folder of a run, including one from another machine
+    results/runs/sign/auto  the folder of a run (the first seed if it has several), including one from another machine
     published               the results in results/ against those published with the project; trains nothing
 
 The training runs in a temporary git worktree of the run's commit and patch, with that code and the run's realized

@@ -199,10 +199,8 @@ class Run:
 
 
 def open_folder(path: Path, seed: int | None = None) -> Run:
-    """Open the run at `path`: the folder of a run, of all seeds of a device, or of one seed below it, or a file in it.
-
-    Raises ValueError if there is none, if it is damaged, or if there are several seeds and neither `path` nor `seed`
-    selects one.
+    """Open the run at `path`: the folder of a run, of a device (the first seed, or `seed`) or of one of its seeds, or a
+    file in it. Raises ValueError if there is none or it is damaged.
     """
     path = path.resolve()
     folder = path if path.is_dir() else path.parent
@@ -210,9 +208,6 @@ def open_folder(path: Path, seed: int | None = None) -> Run:
         folder, seed = folder.parents[2], int(folder.name)
     name, places = files.relative(folder), list(FLAT)
     if stages := seeds_in(folder):
-        if seed is None and len(stages) > 1:
-            names = ", ".join(f"{name}/{stages[trained_seed]}/result/{trained_seed}" for trained_seed in stages)
-            raise WrongArgument(f"{name} contains the runs of several seeds; name one of them: {names}")
         seed = next(iter(stages)) if seed is None else seed
         name += f"/{stages.get(seed, TRAININGS[0])}/result/{seed}"
         places = [f"{place}/{seed}" for place in BY_SEED]

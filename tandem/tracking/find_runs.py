@@ -7,8 +7,10 @@ A run is named by
     sign@cpu, sign@cpu-0      workload@device[-seed]. The device is the one in params.yaml (including `auto`), or the
                               one that was used: the latest finished run in the tracking store. `find` returns the run
                               in results/ if there is one
-    a path                    of a run's folder (results/runs/sign/cpu if it has one seed, otherwise
+    a path                    of a run's folder (results/runs/sign/cpu, or of one of its seeds
                               results/runs/sign/cpu/train/result/0), or of a file in it
+
+Of several seeds, `find` returns the first.
 
 Returns `Run` (tandem/runs/run.py). Artifacts on a tracking server come through that server. Errors that the caller
 can fix are ValueErrors with one sentence.
@@ -45,15 +47,9 @@ IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a
 def find(run: str) -> Run:
     """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
     check_name(run)
-    if (path := Path(run)).exists():
-        return open_folder(path)
     if (match := NAME.fullmatch(run)) and (workspace_run := run_of_workspace(match)):
         return workspace_run
-    entry = entry_of(run)
-    if not is_training(entry):
-        names = ", ".join(sorted(map(name_of, children_of(entry))))
-        raise WrongArgument(f"{run} is the parent run of several seeds; name one of its runs: {names}")
-    return open_entry(entry)
+    return find_seeds(run)[0]
 
 
 def check_name(run: str) -> None:
