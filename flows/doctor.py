@@ -81,9 +81,10 @@ def gpu() -> Iterator[Finding]:
     torch, torch_cuda = torch_build()
     usable, obstacle = cuda.detect_gpu(torch_cuda)
     num_visible = usable["count"] if usable else 0
-    install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
+    install = "install the current driver (nvidia.com/drivers), reboot"
     if "microsoft" in platform.release().lower():  # a Linux driver would replace the libcuda that WSL gets from Windows
         install = "install the current driver in Windows, and none in WSL; then: wsl --shutdown"
+    install += "; in a container: docker run --gpus all"
     own_torch = "make -B setup TORCH=installed PYTHON=/path/to/python3 (of an environment with such a torch)"
     fixes = {
         "hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot",

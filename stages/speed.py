@@ -77,7 +77,7 @@ def main(workload: str) -> None:
         kinds = sorted({read_json(hardware_file(device))["kind"] for device in params["devices"]})
         reason = f"only one kind of device ({kinds[0]})"
         if any(split_device(device)[0] > 1 for device in params["devices"]):
-            reason = "several workers take no turns with another device (benchmarks/workers.py measures them)"
+            reason = "several workers do not take turns (benchmarks/workers.py measures them)"
         result = {"workload": workload, "sentence": f"{workload}: {reason}, so no speed-up is measured."}
     elif loop := loop_of(workload):
         reason = f"{loop} takes the steps of {workload}, and a custom loop cannot alternate with another device"

@@ -159,6 +159,7 @@ def copy_workload_code(folder: Path) -> None:
 
 def copy_of(template: Path, folder: Path, params: str = TINY) -> Path:
     """A project that begins where `template` stands, with other params."""
+    assert not folder.exists()
     subprocess.run(["cp", "-aT", template, folder], check=True)  # takes half as long as Python's copy
     if params != (folder / "params.yaml").read_text():
         (folder / "params.yaml").write_text(params)

@@ -239,7 +239,7 @@ def may_round(recorded: Run, here: Run) -> bool:
     """Whether the envelope of rounding can explain a difference. It cannot
 
     - if the precisions differ (a CPU has no TF32), or have 16 bits, in which its perturbation of a weight by one unit
-      of fp32 mostly vanishes, while another order of sums does not
+      of fp32 mostly vanishes, while another order of sums does not (emulated TF32 stayed within 5% of it)
     - if the model has dropout and the devices draw it differently: each kind has its own generator, and a GPU draws as
       many numbers at once as it has threads (calc_execution_policy in torch's DistributionTemplates.h).
     """

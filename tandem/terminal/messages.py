@@ -59,5 +59,5 @@ def more_seeds_of(workloads: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration in seconds, with at least three significant digits: a step of a fast card takes microseconds."""
+    """A duration in seconds, with at least three significant digits: an epoch on a fast GPU takes milliseconds."""
     return f"{value:#.3g}" if value < 1 else f"{value:,.3f}" if value < 100 else f"{value:,.1f}"

@@ -2,7 +2,8 @@
 
 train.step in params.yaml selects how it is executed. `eager` is plain PyTorch. `graph` captures the step as a CUDA
 graph and replays it (graph_steps.py): one launch instead of hundreds. `compile` passes the model to torch.compile.
-`auto` is `graph` if possible, otherwise `eager`. If a graph is not possible, `Execution.why_no_graph` says why.
+`auto` is `graph` if possible, otherwise `eager`. If a graph is asked for and not possible, `Execution.why_no_graph`
+says why.
 
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """

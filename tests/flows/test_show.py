@@ -134,7 +134,7 @@ def shown_rows(project: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.long  # of one that runs, and one that was not compared: the tests below
 def test_an_experiment_without_a_result_has_a_state_and_no_score(project: Path, tmp_path: Path):
-    """Refused, running in the queue, killed, waiting. In the workspace: the test below."""
+    """Refused, running in the queue, killed, waiting."""
     git(project, "checkout", "-q", ".")
     waiting = held(tmp_path / "held", 1, forks=False)  # `dvc queue kill` signals a process group
 

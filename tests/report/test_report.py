@@ -18,7 +18,7 @@ from tandem.comparing.comparison import Comparison, Reference, Side, compare
 from tandem.comparing.published import open_entry
 from tandem.report import layout, report
 from tandem.runs.run import Run
-from tandem.terminal.messages import MORE_SEEDS
+from tandem.terminal.messages import MORE_SEEDS, seconds
 from tests.conftest import CHROMIUM
 from tests.manifests import SPEED, changed, classified, make_manifest, run_of, sides
 
@@ -51,6 +51,21 @@ def make_run(
         changes = {"block.task": task, "block.preprocess": columns, "result.metrics": metrics}
         of = run_of(make_manifest("cpu", **changes), classified("1"))
     return replace(of, score={**of.score, "files": {}}, read=read)  # type: ignore[typeddict-item]
+
+
+def test_workers_and_machines_have_labels_of_their_own():
+    names = ("Xeon", "2 workers on Xeon", "EPYC")
+    runs = [run_of(make_manifest("cpu", **{"hardware.name": name}), classified("1")) for name in names]
+    labelled, hardware = layout.labelled([Side("cpu", (run,)) for run in runs])
+    assert [side.label for side in labelled] == ["CPU 1", "CPU 1, 2 workers", "CPU 2"]
+    assert [device.name for device in hardware] == [*names]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.00234, "0.00234"), (0.0378, "0.0378"), (2.505, "2.505"), (217.6, "217.6")]
+)
+def test_seconds_have_three_digits_or_more(value: float, text: str):
+    assert seconds(value) == text
 
 
 SCORES = [{"class": NASTY, "f1": 0.5, "num_true": 12}, {"class": "circle", "f1": 1.0, "num_true": None}]
