@@ -11,8 +11,9 @@ from tandem.importing.columns import Choice, TableColumns, named_like
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from tandem.params.schema import NO_GROUPS
 
+ID_WORDS = "id|ids|identifier|idx|index|key|code|name|number|num|nr|no|serial|ref"
 # A name that ends so, as PatientID does; PatientAge is no name of people.
-NAMES_PEOPLE = re.compile(rf"({'|'.join(GROUP_NAMES)}|id|identifier|code|name|number|nr|no)[^a-z]*$", re.IGNORECASE)
+NAMES_PEOPLE = re.compile(rf"({'|'.join(GROUP_NAMES)}|{ID_WORDS})[^a-z]*$", re.IGNORECASE)
 
 
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
@@ -46,7 +47,8 @@ def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -
     """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
     firsts, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
     candidates = columns.of_kind("text", "whole", "time", "number", exclude=taken)
-    excluded = named_like((*LABEL_NAMES, *GROUP_NAMES), candidates)
+    excluded = named_like(LABEL_NAMES, candidates)
+    excluded += filter(NAMES_PEOPLE.search, named_like(GROUP_NAMES, candidates))
     excluded += named_like(STEP_NAMES, columns.of_kind("text", "whole"))  # a date of several sequences is no step
     # Most numbers are features, which change; to see that is faster than to count their values.
     same = [name for name in candidates if name not in excluded and not columns.changes(name, firsts).any()]

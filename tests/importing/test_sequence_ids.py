@@ -115,7 +115,11 @@ def test_a_shared_column_that_the_label_follows_is_the_group_whatever_its_name(t
         ("subtype", number // 6 % 4, "none", "no column is named"),  # kinds of it, too few for three splits
         ("weight_kg", 61.5 + number // 6, "none", "a value of 'weight_kg', and 'label' follows it: if it tells who"),
         ("batch", number % 5, "none", "several sequences share a value of 'batch'"),  # the label varies within it
-        ("PatientAge", 40 + number % 9, "none", "no column is named like people"),
+        ("PatientAge", 40 + number % 9, "none", "several sequences share a value of 'PatientAge'"),
+        ("sensor_mac", number % 9, "none", "several sequences share a value of 'sensor_mac'"),
+        ("subject_num", number % 9, "subject_num", "by its name"),
+        ("participant_idx", number % 9, "participant_idx", "by its name"),
+        ("PatientIDs", number % 9, "PatientIDs", "by its name"),
         ("patient code", 40 + number % 9, "patient code", "by its name"),
     ):
         (path := tmp_path / f"{column}.csv").write_text(table.assign(**{column: values}).to_csv(index=False))
