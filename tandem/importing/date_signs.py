@@ -1,8 +1,8 @@
 """Dates in text that are not ISO 8601, such as 09/06/2024, Jun 9, 2024 or 01/Mar/2024:10:00:00 +0100.
 
 pandas guesses the format. The cells of a column decide whether the day or the month comes first: of 13/06/2024 it is
-the day. If none decides, the column stays text, unless its dates have points (day first) or the user says it
-(`--dayfirst`).
+the day. If none decides, the column stays text, unless its dates are the firsts of months in several years or have
+points (day first), or the user says it (`--dayfirst`).
 """
 
 import re
@@ -24,7 +24,7 @@ OFFSET = r"^(.*:\d\d.*?)\s*(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
 
 @dataclass
 class DateCells:
-    """What the cells of a column show, added block by block."""
+    """What the cells of a column show, added chunk by chunk."""
 
     formats: list[str] | None = None  # of which each reads all cells; None before the first cell
     example: str = ""
@@ -59,14 +59,16 @@ class DateCells:
         """Whether the day or the month may come first."""
         return len(formats := self.formats or []) == 2 and "%m" in formats[0]
 
+    @property
+    def monthly(self) -> list[str]:
+        """The formats in which all dates are firsts of months, of several years; the other makes days of January."""
+        return [form for form in self.formats or [] if form not in self.not_monthly and len(self.years) > 1]
+
     def form(self, day_first: str | None) -> str:
-        """The only format, or the one that `--dayfirst` selects; empty if there is none. Of the firsts of months of
-        several years, the other format makes days of January.
-        """
+        """The only format, or the one that `--dayfirst` selects; empty if there is none."""
         formats = self.formats or []
         if self.is_open and not day_first:
-            monthly = [form for form in formats if form not in self.not_monthly and len(self.years) > 1]
-            return next(iter(monthly), formats[0] if "." in self.example.split()[0] else "")
+            return next(iter(self.monthly), formats[0] if "." in self.example.split()[0] else "")
         return next(iter(formats[self.is_open and day_first == "no" :]), "")
 
     def iso(self, form: str) -> str:
@@ -78,7 +80,8 @@ class DateCells:
             return "as requested"
         if self.decisive or not self.is_open:
             return f"as {self.decisive!r} shows" if self.decisive else ""
-        return f"--dayfirst {'no' if self.formats and self.form(None) == self.formats[0] else 'yes'} reads it otherwise"
+        other = "no" if self.formats and self.form(None) == self.formats[0] else "yes"
+        return f"{'as all are firsts of months; ' * bool(self.monthly)}--dayfirst {other} reads it otherwise"
 
 
 def is_date(text: str) -> bool:

@@ -62,7 +62,7 @@ class Example(NamedTuple):
 
 @dataclass
 class ColumnCells:
-    """What the cells of a column show, added block by block."""
+    """What the cells of a column show, added chunk by chunk."""
 
     num: int = 0
     num_numbers: int = 0
@@ -81,7 +81,7 @@ class ColumnCells:
         cells = pc.utf8_trim_whitespace(cells)
         cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
         if "." in self.decisive[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
-            self.num += len(cells)  # fast: a block without commas, of a column whose points are known
+            self.num += len(cells)  # fast: a chunk without commas, of a column whose points are known
             self.num_numbers += len(cells)
             return
         numbers, is_number = cells, matches(cells, NUMBER)

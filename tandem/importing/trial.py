@@ -199,7 +199,9 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     if num_lost := summary["num_windows_skipped"]:
         per_split = summary["num_windows_skipped_per_split"].items()
         by_split = ", ".join(f"{split} {num:,}" for split, num in per_split if num)
-        lack = "a target in them is missing, or a feature has no value yet" if remark else "one is in them"
+        lack = "a missing or incomplete point is in them"
+        if remark:
+            lack = "a target in them is missing, or a feature has no value yet"
         gaps += f"; {num_lost:,} windows are left out ({by_split}), because {lack}"
     return {**choices, "missing": (missing, gaps)}, summary
 
