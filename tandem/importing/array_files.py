@@ -114,7 +114,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Sourc
             values = values.swapaxes(1, 2) if axes == "NCT" else values
             if mask is not None:
                 values = np.where(mask[:, :, None], values, np.nan)
-            lengths, cells = real_steps(values)
+            lengths, cells = real_steps(values, array.name)
             yield Part(lengths, cells, table, array.split if len(sequences) > 1 else "")
 
     return as_long_table(

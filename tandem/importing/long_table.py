@@ -132,11 +132,11 @@ def unused_name(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def real_steps(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def real_steps(values: np.ndarray, shown: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """values (N, T, C) -> the number of steps of each sequence without padding, steps of only NaN at its start or end,
     and the values (R,) of each feature, one sequence after another.
 
-    Raises ValueError if a sequence has no step: it would disappear.
+    Raises ValueError if a sequence has no step: it would disappear. `shown`: where the sequences are.
     """
     starts, ends = np.zeros(len(values), dtype=np.int64), np.full(len(values), values.shape[1])
     if values.dtype.kind == "f":
@@ -144,7 +144,7 @@ def real_steps(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         starts = is_real.argmax(axis=1)
         ends = np.where(is_real.any(axis=1), values.shape[1] - is_real[:, ::-1].argmax(axis=1), 0)
     for empty in np.flatnonzero(ends == 0)[:1]:
-        raise ValueError(f"sequence {empty} has no value at all; leave it out, or give it values")
+        raise ValueError(f"{shown}: sequence {empty} has no value at all; leave it out, or give it values")
     places = np.arange(values.shape[1])[None, :]
     lengths, steps = ends - starts, values[(starts[:, None] <= places) & (places < ends[:, None])]
     return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]

@@ -34,6 +34,7 @@ import re
 import shlex
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +46,13 @@ from tandem.data.tables import MISSING
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, text_tables, trial
 from tandem.importing.columns import TIME_OF_DAY, shortened
+from tandem.importing.files_in_folder import files_below
 from tandem.importing.infer_schema import choice_rows, preprocess_section
 from tandem.importing.infer_series import NO_SEASON
 from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.recipe import FITTED, model_for, train_settings, training_sentence
+from tandem.importing.recordings import kind_of_file
 from tandem.params import loading, parsing, schema
 from tandem.params.reading import read_yaml
 from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, sentence_of
@@ -216,7 +219,9 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
         return f"{message}, or give --na={cells} if {match[1]} means that there is none"
     if re.search(r"\btable(\[| = |\.to_csv)", message):
         if shapes.kind_of(path) != "a table":
-            return f"{message} (table: each file, as pandas reads it)"
+            kinds = Counter(map(kind_of_file, files_below(path) if path.is_dir() else ()))
+            is_of_tables = max(("npy", "text", "parquet"), key=kinds.__getitem__) != "npy"
+            return message + " (table: each file, as pandas reads it)" * is_of_tables
         read, write = text_tables.pandas_code(path, options)
         after = "" if "to_csv" in message else f"; after it: {write}"
         hint = ", with dayfirst=True if 01/02/2024 is the first of February"

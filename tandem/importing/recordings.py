@@ -83,7 +83,7 @@ def values_of(path: Path) -> np.ndarray:
 
 def sample_of(paths: Sequence[Path]) -> Sequence[Path]:
     places = np.linspace(0, len(paths) - 1, min(len(paths), NUM_SAMPLED)).round().astype(int)
-    return [paths[place] for place in places]  # no equal distances: every second file may be of another kind
+    return [paths[place] for place in places]  # rarely equal distances: every second file may be of another kind
 
 
 class Reader:
@@ -145,12 +145,12 @@ class Reader:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             tables = (path, table.column_names), (self.sampled[0], self.names)
             (small, [time, *more]), (large, names) = sorted(tables, key=lambda file: len(file[1]))
-            if not more and time in names:
-                row = f"table[{time!r}].searchsorted(events[{time!r}], side='right') - 1"
+            if not more and time in names and named_like(STEP_NAMES, [time]):
+                row = f"(table[{time!r}].searchsorted(events[{time!r}], side='right') - 1).clip(0)"
                 code = f"table['event'] = 'none'; table.loc[{row}, 'event'] = 'yes'"
                 raise ValueError(
                     f"{small} has only {time!r} of the columns of {large}; if it lists the times of events, write them "
-                    f"into the rows of that file and leave such files out: {code}"
+                    f"into the rows of that file and leave such files out (events: such a file): {code}"
                 )
             message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
             if self.num_files == 2 and (shared := [name for name in self.names if name in table.column_names]):
@@ -161,7 +161,13 @@ class Reader:
         return table.select(self.names)
 
     def read(self, path: Path) -> pa.Table:
-        table = self.with_same_columns(read_file(path, self.form, self.codes, self.axes), path)
+        try:
+            rows = read_file(path, self.form, self.codes, self.axes)
+        except ValueError:
+            if self.form:
+                check_is_a_row_per_step([self.form, text_format.find_format(path, {})])
+            raise
+        table = self.with_same_columns(rows, path)
         try:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:

@@ -40,6 +40,7 @@ from tandem.importing.long_table import Source, SplitFile, open_parquet, read_pa
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
+from tandem.terminal.progress import ProgressLine
 
 ARRAYS = (".npy", ".npz")
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -77,18 +78,19 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     if kind == "arrays":
         return array_files.open_arrays(path, options, is_alone)
     stem = re.sub(ENDING, "", path.name, flags=re.IGNORECASE)
-    if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
-        frame, text, notes, name = read_parquet(path).to_pandas(), None, list[Note](), f"{stem}.parquet"
-    else:
-        other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
-        text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
-        text_format.check_no_blocks(text)
-        for column in {*options.get("times", ())} & {*text.unclear}:
-            raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
-        name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-        frame, notes = text_tables.read(text).to_pandas(), text.notes
-        frame = frame[[name for name in frame.columns if name]]
-        frame = frame.mask(frame == "")
+    with ProgressLine(f"reading {path}", 1, "tables"):
+        if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
+            frame, text, notes, name = read_parquet(path).to_pandas(), None, list[Note](), f"{stem}.parquet"
+        else:
+            other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
+            text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
+            text_format.check_no_blocks(text)
+            for column in {*options.get("times", ())} & {*text.unclear}:
+                raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
+            name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
+            frame, notes = text_tables.read(text).to_pandas(), text.notes
+            frame = frame[[name for name in frame.columns if name]]
+            frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))
     check_no_lists_in_text(columns)
     needed = options.get("needed")
@@ -166,9 +168,17 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     for times, is_so in ((dates, are_dates), (clocks, days), (months, years and len(months) == 12)):
         if is_so and len(times) >= wide.FEWEST_STEPS:
             others = [name for name in names if name not in times]
+            rows = f"melt({others!r}, var_name='time')"
+            if times is dates:
+                code = f"of the first series: table = table.iloc[[0]].{rows}"
+            else:
+                day = (days if times is clocks else years)[0]
+                joined = f"pandas.to_datetime(table.pop({day!r}).astype(str) + ' ' + table['time'])"
+                hint = ", with dayfirst=True if 01/02/2024 is the first of February" * (columns.kinds[day] == "odd")
+                code = f"with its time in one column: table = table.{rows}; table['time'] = {joined}{hint}"
             raise ValueError(
-                f"{columns.name} has a column for each time ({times[0]}, {times[1]}, ...); write a row for "
-                f"each: table = table.melt({others!r}, var_name='time'); or --layout wide reads each row as a sequence"
+                f"{columns.name} has a column for each time ({times[0]}, {times[1]}, ...); write a row for each, "
+                f"{code}; or --layout wide reads each row as a sequence"
             )
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
@@ -27,11 +28,11 @@ from tandem.importing.text_format import DAMAGED, TextTable, find_format, open_b
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import one_line
 
-BLOCK_BYTES = 2 << 20  # the longest line
+BLOCK_BYTES = 2 << 20  # of pyarrow: the longest line
 
 
 def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The pandas code that reads the table with all cells but its dates as they are, and the code that writes it."""
+    """The pandas code that reads the table, with the dates that pandas knows, and the code that writes it."""
     if path.suffix.lower() == ".parquet":
         return f"table = pandas.read_parquet({str(path)!r})", "table.to_csv('new.csv', index=False)"
     table = with_notation(find_format(path, options), options)
@@ -44,7 +45,9 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
         code += f", skiprows={table.num_skipped}, names={names}"
     code = f"table = pandas.read_csv({code}).dropna(how='all')"
     for name, form in table.dates.items():
-        code += f"; table[{name!r}] = pandas.to_datetime(table[{name!r}], format={form!r})"
+        texts = read_text(table)[name].to_pandas()
+        if pd.to_datetime(texts, format=form, errors="coerce").notna().eq(texts.str.strip() != "").all():
+            code += f"; table[{name!r}] = pandas.to_datetime(table[{name!r}], format={form!r})"
     return code, f"table.to_csv('new.csv'{sep}, index=False)"
 
 
@@ -124,20 +127,20 @@ def tabbed(lines: Iterable[str]) -> bytes:
     return b"".join("\t".join(filter(None, row)).encode() + b"\n" for row in rows)
 
 
-def with_numbers(table: TextTable, block: pa.Table, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
-    """The block with the converted columns, which are text, in the given `types`; those without become numbers if all
+def with_numbers(table: TextTable, cells: pa.Table, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
+    """The cells with the converted columns, which are text, in the given `types`; those without become numbers if all
     their cells are.
 
     Raises ValueError if a cell of a column of numbers is none.
     """
     kinds = types or {}
-    for place, name in enumerate(block.column_names):
+    for place, name in enumerate(cells.column_names):
         if name in table.convert:
-            cells = table.convert[name](block[place])
+            column = table.convert[name](cells[place])
             if kinds.get(name) != pa.string():
-                cells = as_inferred(cells, table.na) if name not in kinds else as_floats(cells, name, table)
-            block = block.set_column(place, name, cells)
-    return block
+                column = as_inferred(column, table.na) if name not in kinds else as_floats(column, name, table)
+            cells = cells.set_column(place, name, column)
+    return cells
 
 
 def as_inferred(cells: pa.ChunkedArray, na: Sequence[str]) -> pa.ChunkedArray:

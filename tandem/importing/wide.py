@@ -336,7 +336,7 @@ def steps_of(rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Pa
     for place, (_, run) in enumerate(features):
         for step, name in enumerate(run):
             values[:, step, place] = to_numbers(rows[name], name, path)
-    return real_steps(values)
+    return real_steps(values, str(path))
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:

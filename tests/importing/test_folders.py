@@ -354,7 +354,7 @@ def test_a_list_of_events_beside_each_file_is_to_be_written_into_it(tmp_path: Pa
     files = {folder / f"{number:02}.csv": clips(["a"], (60, 61), seed=number) for number in range(12)}
     for path, table in files.items():
         saved(table[["frame", "f0"]], path)
-        saved(pd.DataFrame({"frame": [10.4, 35.6]}), path.with_name(f"{path.stem}_events.csv"))
+        saved(pd.DataFrame({"frame": [-3, 10.4, 35.6]}), path.with_name(f"{path.stem}_events.csv"))
     message = refusal(folder)
     [code] = re.findall("table.*'yes'", message)
     for path in files:
@@ -363,7 +363,7 @@ def test_a_list_of_events_beside_each_file_is_to_be_written_into_it(tmp_path: Pa
         saved(table, path)
         listed.unlink()
     plan = planned(folder)
-    assert plan.workload.task == "detect" and {*table["frame"][table["event"] == "yes"]} == {10, 35}
+    assert plan.workload.task == "detect" and {*table["frame"][table["event"] == "yes"]} == {0, 10, 35}
 
 
 def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
@@ -502,6 +502,10 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
     message = refusal(tmp_path)
     assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; make them alike" in message
     assert "a line for each sequence, resample the channels to equal lengths" in message
+    for number in range(12):  # the third is in no sample
+        np.savetxt(tmp_path / f"c_{number:02}.dat", draw.normal(size=(30, 1 if number == 3 else 6)), fmt="%.3f")
+    message = refusal(tmp_path, "--pattern", "{label}_*")
+    assert f"{tmp_path / 'c_03.dat'} has 1 cells in a line" in message and "if each is a channel or a label" in message
 
 
 def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):

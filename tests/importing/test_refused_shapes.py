@@ -28,9 +28,9 @@ def flat(folder: Path) -> Path:
     return write_files(folder / "d", lambda number: f"r_{number}.csv")
 
 
-def with_other_columns(folder: Path) -> Path:
+def with_other_columns(folder: Path, text: str = "x,z\n1,2\n") -> Path:
     write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv")
-    return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
+    return written(folder / "d/push/3.csv", text).parents[1]
 
 
 def with_a_clock(folder: Path) -> Path:
@@ -90,6 +90,7 @@ def torn(path: Path) -> Path:
         (flat, "", "nothing says which label the 18 sequences"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
         (with_a_clock, "", r"begins with the time of its start and the rate, .*; leave these two lines out"),
+        (lambda at: with_other_columns(at, "x\n1\n2\n"), "", r"3.csv has other columns than .*0.csv \(y\); make them"),
         (with_other_columns, "", r"3.csv has other columns than .*0.csv \(y, z\)"),
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: numbers \(N, T"),
         (
@@ -105,6 +106,11 @@ def torn(path: Path) -> Path:
             "",
             r"row 29 \(sequence 4\): column 'label' is empty",
         ),
+        (
+            lambda at: arrays(at / "a.npz", X_train=padded(), y_train=LABELS, X_test=padded() * np.nan, y_test=LABELS),
+            "",
+            "a.npz: X_test: sequence 0 has no value at all; leave it out",
+        ),
         (without_an_id, "", r"t.csv, line 12: column 'clip' is empty"),
         (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
         (
@@ -112,6 +118,7 @@ def torn(path: Path) -> Path:
             "",
             "a.ts, line 4: must hold numbers",
         ),
+        (lambda at: written(at / "a.ts", "@data\n1,2,3,4:5,6,7,9\n2,3,4,6:5,6,7,8"), "", "sequence' and give --time$"),
         (lambda at: written(at / "a.ts", "@timestamps true\n@data\n(1,2):a"), "", "has time stamps"),
         (lambda at: written(at / "t.tsv", "a\tb\tc\n"), "", "t.tsv has a header but 0 rows"),
         (lambda at: written(at / "t.csv", "1\n2\n"), "--layout wide", r"has no 4 numbered columns"),
@@ -156,8 +163,9 @@ def trials(are_joined: bool = False) -> pd.DataFrame:
 
 
 def with_dates_as_columns(names: list[Any]) -> pd.DataFrame:
-    """A row for each of some series."""
-    table = pd.DataFrame(np.random.default_rng(0).normal(size=(len(names), 300)), columns=DAYS.strftime("%Y-%m-%d"))
+    """A row for each of some series, the first of which is `series()`."""
+    values = series()["value"].to_numpy()
+    table = pd.DataFrame([values + number for number in range(len(names))], columns=DAYS.strftime("%Y-%m-%d"))
     table.insert(0, "page", names)
     return table
 
@@ -250,6 +258,15 @@ PAIRS = [
      clips(LETTERS).rename(columns={"f0": "value 220045", "f1": "value 220179"})),
     (NUMBERED.drop(columns="clip"), NUMBERED),
     (BY_LABEL.drop(columns="clip"), BY_LABEL),
+    (with_dates_as_columns(["a", "b", "c", "d"]), timed(time=DAYS)),
+    (with_dates_as_columns([7, 8, 9, 10]).assign(kind="x"), timed(time=DAYS)),
+    (by_row("%H:%M", "%d.%m.%Y", HOURS[:288], "Date"), series()[:288]),
+    (by_row("%H:%M", "%Y-%m-%d", HOURS[:288], "Date"), series()[:288]),
+    (by_row("%b", "%Y", MONTHS, "Year"), timed(time=MONTHS)),
+    (stores().assign(time=[*HOURS.dt.strftime("%d/%b/%Y:%H:%M:%S +0000")] * 3), series(open=np.arange(300) % 7)),
+    (stores().assign(time=[*HOURS.dt.strftime("%d.%m.%Y %H:%M:%S,000")] * 3), series(open=np.arange(300) % 7)),
+    (stores().assign(time=[*HOURS.dt.strftime("%d.%m.%Y ") + (HOURS.dt.hour + 1).map("{:02}:00".format)] * 3),
+     series(open=np.arange(300) % 7).assign(time=HOURS + pd.Timedelta("1h"))),
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
 ]  # fmt: skip
 NAMES = (
@@ -257,7 +274,8 @@ NAMES = (
     "parts-and-words none several several-by-two narrow month-year timedelta trials "
     "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
     "days-of-two-digits-first codes codes-beside-a-counter "
-    "restarts restarts-in-order-of-labels landmarks"
+    "restarts restarts-in-order-of-labels dates-as-columns of-numbers hours-as-columns of-iso-days months-as-columns "
+    "with-an-offset comma-fractions hour-24 landmarks"
 )
 
 
@@ -271,14 +289,9 @@ NAMES = (
             "'clip' is empty in most rows; if an empty cell means what stands above it",
         ),
         (
-            by_row("%H:%M", "%d.%m.%Y", HOURS[:288], "Date"),
-            r"a column for each time \(00:00, 01:00, ...\); write a row for each: .*melt\(\['Date'\], var_name",
-        ),
-        (
             by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5),
             r"a column for each time \(Jan, Feb, ...\); write a row",
         ),
-        (with_dates_as_columns(["a", "b", "c", "d"]), r"a column for each time \(2024-01-01, 2024-01-02, ...\); write"),
         (with_units(), r"'value' has several units \(in 'unit'\), so it is more than one series; keep the rows of one"),
     ],
 )
