@@ -24,7 +24,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_step import are_even
-from tandem.importing.names import LABEL_NAMES
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
@@ -46,6 +46,7 @@ MAX_HORIZON = 60
 MAX_PAST = 0.6  # of the training time, in a window and its horizon: the rest makes windows
 USUAL_PAST = 24  # steps of a window without a season
 MAX_SEASONS, MANY_STEPS = 8, 200  # of a window: so many seasons, as long as they have at most so many steps
+FEWEST_TIMES = 8  # of each of several series in one table
 EVEN = 10.0  # largest level / smallest level, up to which additive and multiplicative forms are compared
 
 
@@ -64,6 +65,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
     stamps = stamps_of(columns, time)
+    check_not_several_clocks(columns, stamps)
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time]), stamps))
     if columns.kinds[target] == "odd":
         raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
@@ -154,6 +156,31 @@ def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> st
                 instruction = f"several series in a column each: table = {code}"
             return f"for a forecast write {instruction}"
     return ""
+
+
+def check_not_several_clocks(columns: TableColumns, stamps: np.ndarray) -> None:
+    """Raises ValueError, with the code that keeps one series, if each of a few texts or ids has times of its own, about
+    equally far apart and over nearly the whole range, and most rows have another one than the row before in time.
+    """
+    order = np.argsort(stamps, kind="stable")
+    times, seconds = pd.to_datetime(stamps[order]), pd.Series(stamps[order] / SECOND)
+    of_calendar = (times.day_of_week, times.hour, times.month)  # a weekday has regular times too
+    ids = named_like((*GROUP_NAMES, *SEQUENCE_NAMES), columns.of_kind("whole"))
+    for name in (*columns.of_kind("text"), *ids):
+        codes = pd.Series(columns.codes(name)[order])
+        by_code = seconds.groupby(codes)
+        if not 2 <= len(by_code) <= len(codes) / FEWEST_TIMES or (codes.diff() != 0).mean() < 0.5:
+            continue
+        distances = by_code.diff()
+        ratios = distances / distances.groupby(codes).transform("median")
+        is_even = (ratios.dropna().between(0.75, 1.25).groupby(codes).mean() > 0.8).all()
+        is_long = (by_code.max() - by_code.min() > 0.8 * (seconds.max() - seconds.min())).all()
+        if is_even and is_long and not any((codes.groupby(part).nunique() == 1).all() for part in of_calendar):
+            row = f"table[{name!r}].astype(str) == {str(columns.frame[name].iloc[0])!r}"
+            raise ValueError(
+                f"{columns.name}: each {name!r} has regular times of its own, as several series do; for a forecast "
+                f"write one of several series: table = table[{row}]; or leave the column {name!r} out"
+            )
 
 
 def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:

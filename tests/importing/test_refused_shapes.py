@@ -148,6 +148,13 @@ def stores() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def own_clocks() -> pd.DataFrame:
+    """`series()`, and below it another sensor's, each at times of its own."""
+    later = HOURS + pd.to_timedelta(1800 + np.arange(300) % 7, unit="s")
+    other = series(sensor="b").assign(time=later.dt.strftime("%Y-%m-%d %H:%M:%SZ"))
+    return pd.concat([series(sensor="a"), other], ignore_index=True)
+
+
 def store_families() -> pd.DataFrame:
     """A series for each family of goods of each store."""
     parts = [stores().assign(family=family, value=stores()["value"] + 9 * place) for place, family in enumerate("xy")]
@@ -233,6 +240,8 @@ PAIRS = [
     (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
     (stores(), series(open=np.arange(300) % 7)),
     (store_families(), series(open=np.arange(300) % 7)),
+    (own_clocks(), series()),
+    (own_clocks().sort_values("time"), series()),
     (stores().drop(columns="open"), timed(time=HOURS).assign(a=series()["value"] + 1, b=series()["value"] + 2)),
     (timed(time=pd.date_range("2010-01-01", periods=300, freq="MS").strftime("%b-%y")),
      timed(time=pd.date_range("2010-01-01", periods=300, freq="MS"))),
@@ -271,7 +280,7 @@ PAIRS = [
 ]  # fmt: skip
 NAMES = (
     "two-digits month-name excel excel-days ms s of-day date-and-time 12:00a points parts "
-    "parts-and-words none several several-by-two narrow month-year timedelta trials "
+    "parts-and-words none several several-by-two own-clocks own-clocks-in-turn narrow month-year timedelta trials "
     "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
     "days-of-two-digits-first codes codes-beside-a-counter "
     "restarts restarts-in-order-of-labels dates-as-columns of-numbers hours-as-columns of-iso-days months-as-columns "
