@@ -115,6 +115,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         raise
     except ValueError as error:
         advice = advice_on_times(columns)
+        if as_series and "task" in choices and "join them with the dates" in advice:
+            advice = ""  # its times differ: they are joined
         if (advice and advice in str(error)) or ROW_PER_ITEM in str(error):
             raise
         if isinstance(error, NotFound) and advice:

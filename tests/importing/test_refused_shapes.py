@@ -342,6 +342,13 @@ def test_the_code_of_a_refusal_reads_cells_between_several_spaces(tmp_path: Path
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
 
+def test_a_date_and_a_time_of_day_that_are_joined_are_not_to_be_joined_again(tmp_path: Path):
+    seconds = np.random.default_rng(0).integers(200, 400, 300).cumsum()
+    times = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s"))
+    table = series().assign(time=times, at=times.dt.strftime("%H:%M:%S"))
+    assert "join them" not in refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")), "choose the --int")
+
+
 def answered(path: Path) -> WorkloadPlan:
     """The plan, with the first option of the question that `tandem new` asks, if it does."""
     try:
