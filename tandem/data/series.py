@@ -284,10 +284,12 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
         "num_missing": int(np.isnan(levels).any(axis=1).sum()),
     }
     remarks = table.report
-    if (num_unused := num_rows - int(is_kept.sum())) > MANY_SKIPPED * num_rows:
+    has_weekends = interval.unit == "business-day"
+    if (num_unused := num_rows - int(is_kept.sum())) > MANY_SKIPPED * num_rows * (not has_weekends):
+        weekends = "those of Saturdays and Sundays count as Monday's; " * has_weekends
         remarks += (
             f"{num_unused:,} of {num_rows:,} rows are not used, because only the last row in each {interval.words} is; "
-            "if the table has several series or quantities, keep the rows of one",
+            f"{weekends}if the table has several series or quantities, keep the rows of one",
         )
     grid = Grid(times, levels, ~np.isnan(levels[:, 0]), counts, steps, remarks)
     if params.missing == "refuse" and not grid.is_complete.all():
@@ -373,15 +375,28 @@ def choose_windows(grid: Grid, params: Series | OwnSeries) -> tuple[dict[str, np
         "num_windows_across_boundaries": int((~is_inside & ~has_missing).sum()),
     }
     if any(len(rows) == 0 for rows in points.values()):
-        fix = "complete the table" if params.missing == "interpolate" else "set missing to interpolate"
+        is_filled = params.missing == "interpolate"
+        fix = "complete the table" if is_filled else "set missing to interpolate"
+        fix = f"give the empty split a larger share, lower input_steps, horizon or stride, or {fix}"
+        in_a_row = min(longest_run(part) for part in np.split(grid.is_measured, ends))
+        if 0 < in_a_row < min(after, *sizes.values()):
+            fix = (
+                f"set horizon to at most {in_a_row}{' and missing to interpolate' * (not is_filled)}, because a split "
+                "has no more points in a row with the target, or complete the table, e.g. with 0 on closed days"
+            )
         raise ValueError(
             f"the series of {num_points:,} grid points makes "
             f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
             f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
-            f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
-            f"lower input_steps, horizon or stride, or {fix}"
+            f"{counts['num_windows_across_boundaries']:,} across a boundary; {fix}"
         )
     return points, counts
+
+
+def longest_run(is_present: np.ndarray) -> int:
+    """The largest number of neighbouring points that are all present."""
+    gaps = np.flatnonzero(~np.concatenate([[False], is_present, [False]]))
+    return int(np.diff(gaps).max()) - 1
 
 
 def statistics_of(steps: np.ndarray, size: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,8 @@ from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
 from tandem.terminal.command import CommandError
 from tests import own_tables
-from tests.own_tables import chosen, reasons, saved, series
+from tests.own_tables import chosen, reasons, remarks, saved, series
+from tests.refusals import sentence
 
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> WorkloadPlan:
@@ -113,6 +114,18 @@ def test_a_short_series_gets_windows_that_it_holds(tmp_path: Path, num: int):
     assert min(plan.summary["num_per_split"].values()) > 0
     with pytest.raises(ValueError, match="give the empty split a larger share, lower input_steps"):
         planned(tmp_path, pd.DataFrame({"month": months, "sales": sales(num)}), "--input-steps", "40")
+
+
+def test_days_without_sundays_get_a_horizon_that_fits_between_them(tmp_path: Path):
+    """No horizon of a week was possible, and the advice did not say which one is."""
+    days = pd.date_range("2021-01-01", periods=700)
+    table = pd.DataFrame({"date": days.astype(str), "sales": sales(700)})[days.day_of_week != 6]
+    said = sentence(lambda: planned(tmp_path, table), "set horizon to at most 6, because")
+    assert "larger share" not in said
+    plan = planned(tmp_path, table, "--horizon", "6")
+    assert plan.workload.preprocess.missing == "interpolate" and min(plan.summary["num_per_split"].values()) > 9
+    plan = planned(tmp_path, table, "--interval", "business-day")
+    assert "100 of 600 rows are not used" in remarks(plan) and "those of Saturdays and Sundays count" in remarks(plan)
 
 
 def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
