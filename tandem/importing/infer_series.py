@@ -14,6 +14,7 @@ from tandem.data.series import MAX_POINTS_PER_ROW, forward_filled
 from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from tandem.importing.columns import (
     DAY_SECONDS,
+    MOST_CLASSES,
     Choice,
     Choose,
     NotFound,
@@ -24,7 +25,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_step import are_even
-from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
+from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
@@ -204,7 +205,10 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
     if len(numeric := [*numeric, *with_units]) > 1:
         targets = [f"--target {shlex.quote(name)}" for name in numeric[:MOST_NAMED]]
         targets += ["another column"] * (len(numeric) > MOST_NAMED)
+        codes = [name for name in columns.of_kind("whole") if columns.num_distinct(name) <= MOST_CLASSES]
+        codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
         labels = [name for name in (*columns.of_kind("text"), *flags) if in_stretches(columns.frame[name])[1]]
+        labels += [name for name in codes if in_stretches(columns.frame[name]) == (False, True)]
         windows = f"; or --label {shlex.quote(labels[0])} to learn that column from windows" if labels else ""
         raise CommandError(
             f"{columns.name} is one series with {len(numeric)} columns that could be forecast; give "
