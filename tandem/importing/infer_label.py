@@ -201,8 +201,11 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
         meaning = f"one of {columns.num_distinct(label):,} values for each sequence"
         meaning = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, meaning)
         readings.append(f"--label {shlex.quote(label)} ({task}: {meaning})")
-    series = "; or --task forecast" if columns.of_kind("time") else ""
-    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}{series}"
+    end = "; or --task forecast" if columns.of_kind("time") else ""
+    names = [label for label in labels if stripped(columns, label).str.fullmatch(r"[A-Za-z]{1,3}[-_]?\d+").all()]
+    for name in names[:1]:  # as A01 and A02
+        end += f"; if {name!r} tells who or what was recorded, give --groups {shlex.quote(name)} and another --label"
+    return f"{columns.name} has {len(labels)} columns that could be the label; give {' or '.join(readings)}{end}"
 
 
 def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Choice:

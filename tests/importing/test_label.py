@@ -65,6 +65,14 @@ def test_a_column_that_is_rather_no_label_is_a_question(tmp_path: Path):
     assert planned(path, "--label", "continent").workload.task == "classify"
 
 
+def test_a_text_of_numbered_names_beside_another_label_is_offered_as_the_groups(tmp_path: Path):
+    table = table_with(athlete=lambda number: np.char.add("A0", (number % 8).astype(str)), height=lambda n: 30.5 + n)
+    path = saved(table.drop(columns="label"), tmp_path / "t.csv")
+    said = "'athlete' tells who or what was recorded, give --groups athlete and another --label"
+    refusals.question(lambda: planned(path), said, "--label athlete", "or --label height")
+    assert chosen(planned(path, "--groups", "athlete"))["label"] == "height"
+
+
 PEOPLE = [f"p{number % 8}" for number in range(24)]
 
 
