@@ -231,10 +231,10 @@ def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str
 
 
 def data_differs(workload: str, experiment: Experiment) -> bool:
-    """Whether the raw data differs from the last commit's."""
-    if experiment["rev"] == WORKSPACE:
-        return is_data_edited(files.ROOT, workload)
+    """Whether the raw data differs from the last commit's, which may have none of it, as of a new workload."""
     folder = files.relative(files.raw_dir(workload))
+    if experiment["rev"] == WORKSPACE:
+        return is_data_edited(files.ROOT, workload) and bool(git(files.ROOT, "ls-tree", "HEAD", "--", folder))
     return bool(git(files.ROOT, "diff", "--name-only", "HEAD", experiment["rev"], "--", folder))
 
 
