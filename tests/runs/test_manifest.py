@@ -4,11 +4,8 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
-
-import pytest
 
 from tandem import files
 from tandem.comparing import comparison, table
@@ -16,7 +13,7 @@ from tandem.devices.names import kind_of
 from tandem.machine import conditions
 from tandem.machine.measure import measure
 from tandem.runs import provenance
-from tests.projects import NO_PUBLISHER, copy_of, git, manifest_of, read_record, run, run_path
+from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
 
 def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
@@ -108,17 +105,6 @@ def test_the_record_of_a_training_has_what_its_steps_took_and_how_its_threads_wa
     epochs = [row["waiting_threads"] for row in files.read_numbers(trained / run_path("timings.csv"))]
     assert timing["conditions"]["between"]["waiting_threads"] == timing["timing"]["waiting_threads"]
     assert timing["timing"]["waiting_threads"] == statistics.median(epochs[1:])  # the first is a warm-up
-
-
-@pytest.mark.long
-def test_a_machine_whose_name_is_not_utf8_records_its_trainings(ready: Path) -> None:
-    if subprocess.run(["unshare", "--uts", "true"], stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("this user, or this container, may not rename a machine")
-    name = "socket.sethostname(os.fsdecode(b'h\\xe4st'))"
-    code = f"import os, socket, sys; {name}; os.execv(sys.executable, sys.argv[1:])"
-    train = f"{NO_PUBLISHER}from tandem.stage import main; main(['train', 'tiny', 'cpu', '0'])"
-    run(ready, "unshare", "--uts", sys.executable, "-c", code, sys.executable, "-c", train)
-    assert manifest_of(ready)["machine"] == r"h\xe4st"
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:
