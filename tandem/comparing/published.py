@@ -91,11 +91,11 @@ def reference_of(entries: Sequence[Mapping[str, Any]], own_runs: Sequence[Run]) 
     if not entries:
         return None, "no published result exists"
     reference = nearest(entries, own_runs[0])
-    first = judge(reference, own_runs[0])
-    if first.cause in ("other parameters", "data"):
-        return None, first.sentence
-    verdict = next((judge(reference, run) for run in own_runs if run.seed == reference.run.seed), None)
-    return replace(reference, verdict=verdict), ""
+    own_run = next((run for run in own_runs if run.seed == reference.run.seed), own_runs[0])
+    verdict = judge(reference, own_run)
+    if verdict.cause in ("other parameters", "data"):
+        return None, verdict.sentence
+    return replace(reference, verdict=verdict if own_run.seed == reference.run.seed else None), ""
 
 
 def nearest(entries: Sequence[Mapping[str, Any]], own_run: Run) -> Reference:

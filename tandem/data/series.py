@@ -285,8 +285,8 @@ def to_grid(table: RawTable, params: Series | OwnSeries, interval: Interval) -> 
     }
     remarks = table.report
     has_weekends = interval.unit == "business-day"
-    if (num_unused := num_rows - int(is_kept.sum())) > MANY_SKIPPED * num_rows * (not has_weekends):
-        weekends = "those of Saturdays and Sundays count as Monday's; " * has_weekends
+    weekends = "those of Saturdays and Sundays count as Monday's; " if has_weekends else ""
+    if (num_unused := num_rows - int(is_kept.sum())) > (0 if has_weekends else MANY_SKIPPED * num_rows):
         remarks += (
             f"{num_unused:,} of {num_rows:,} rows are not used, because only the last row in each {interval.words} is; "
             f"{weekends}if the table has several series or quantities, keep the rows of one",
