@@ -93,16 +93,13 @@ def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, pre
     expected = finish(trained(task, model, num, steps, precision))
     trainer = trained(task, model, num, steps, precision)
     accepted = list(auto.seconds_with_same_bits(trainer, NUMBERS))
-    # oneDNN's LSTM, which only seq2seq has, may divide its weights' gradient among threads: with AVX-512 among
-    # three or more, without it among two. On some processors, its
-    # products in bf16 are divided among three or more too.
-    if precision == "bf16":
+    # oneDNN divides among threads the gradient of the weights of its LSTM, which only seq2seq has, and on some
+    # processors products in bf16.
+    if precision == "bf16" or model == "seq2seq":
         assert accepted[0] == 1
-    elif model != "seq2seq":
+    else:
         assert accepted == list(NUMBERS)
         assert trainer.state()["threads"] is None, "a resumed training may use another number"
-    elif ordered.HAS_AVX512:
-        assert accepted[:2] == [1, 2]
     trainer.thread_tuner = Alternating(accepted)
     assert_same_bits(finish(trainer), expected)
 

@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from tandem.models.kernels import choose
 from tandem.models.kernels.dropout import drop_as_torch
-from tandem.models.kernels.ordered import add_product
+from tandem.models.kernels.ordered import add_product, adder
 
 # The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks do not fit into the cache, smaller ones
 # make matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
@@ -113,11 +113,12 @@ class Layer(torch.autograd.Function):
             rzm_of = [part[:, :, d, H:].unbind(0) for d in directions]
             rz_joint = part[..., H : 3 * H].unbind(0)
             single = (gate.unbind(0) for gate in part.view(-1, B, D, 4, H).unbind(3))
+            add = adder(rzm_of[0][0], h_of[0][0], recurrent[0])
             for i, (rz, n, r, z, m) in enumerate(zip(rz_joint, *single, strict=True)):
                 t = start + i
                 if t > 0:
                     for d in directions:
-                        add_product(rzm_of[d][i], h_of[d][t - 1], recurrent[d])
+                        add(rzm_of[d][i], h_of[d][t - 1], recurrent[d])
                 rz.sigmoid_()
                 n.addcmul_(r, m, value=2).sigmoid_()
                 torch.add(minus_one, n, alpha=2, out=n)
@@ -165,12 +166,13 @@ class Layer(torch.autograd.Function):
             part, split = dgates[:length], gates[number].view(length, B, D, 4, H)
             derivatives(split, states[before], first, scratch[:length], part.view_as(split))
             zs = split[..., 2:3, :].unbind(0)
+            add = adder(dh_of[0][0], drzm_of[0][0], weights_hh[0])
             for i in reversed(range(length)):
                 dgates_joint[i].mul_(dh_joint[i + 1])
                 if start + i > 0:
                     dh_joint[i].addcmul_(dh_joint[i + 1], zs[i])
                     for d in directions:
-                        add_product(dh_of[d][i], drzm_of[d][i], weights_hh[d])
+                        add(dh_of[d][i], drzm_of[d][i], weights_hh[d])
 
             joint, h_before, rows = part.view(-1, D, 4 * H), states[before].view(-1, D, H), slice(start * B, end * B)
             for d in directions:

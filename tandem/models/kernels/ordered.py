@@ -2,10 +2,10 @@
 
 torch gives the same bits with any number of threads for most operations: each thread computes other elements of the
 result. There are four exceptions. It divides a sum among threads in three: a product with a long inner dimension, the
-gradients of LayerNorm's weight and bias, and the gradient of a convolution's weight. And MKL's kernels for processors
-without AVX-512 compute the last rows of each thread's part in another order. Here, a long inner dimension is cut into
-equal parts that are added in order, and one thread computes what more threads would compute with other bits. The result
-has the bits of a training on one thread.
+gradients of LayerNorm's weight and bias, and the gradient of a convolution's weight. And on some processors, MKL
+computes the last rows of each thread's part in another order. Here, a long inner dimension is cut into equal parts that
+are added in order, and one thread computes what more threads would compute with other bits. The result has the bits of
+a training on one thread.
 
 Measured with 1, 2, 3, 4 and 8 threads. oneDNN's LSTM is not among these operations; tandem/training/threads.py
 therefore tries the network of each training.
@@ -24,12 +24,6 @@ from torch.autograd.function import once_differentiable
 from tandem.machine.threads import using_threads
 
 LONGEST = 383  # inner dimension that MKL does not divide; 384 it divides among eight threads
-HAS_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-
-
-def is_whole(inner: int, *outer: int) -> bool:
-    """Whether a product has the same bits with any number of threads, by its inner and outer dimensions."""
-    return HAS_AVX512 and inner <= LONGEST and 1 not in outer or not inner
 
 
 def safely(operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -60,11 +54,11 @@ def example(argument: Any, generator: torch.Generator) -> Any:
     if not isinstance(argument, tuple):
         return argument
     shape, strides, dtype = argument
-    size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    size = max(1, 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
     return torch.randn(size, generator=generator, dtype=dtype).as_strided(shape, strides)
 
 
-def addmm(target: Tensor, left: Tensor, right: Tensor, factor: float) -> Tensor:
+def addmm(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> Tensor:
     """target += factor * left @ right. torch's FlopCounterMode counts this form, but not `target.addmm_`."""
     return torch.addmm(target, left, right, alpha=factor, out=target)
 
@@ -72,22 +66,33 @@ def addmm(target: Tensor, left: Tensor, right: Tensor, factor: float) -> Tensor:
 def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> None:
     """target += factor * left @ right, of matrices."""
     inner = left.shape[1]
-    if is_whole(inner, *target.shape):
-        addmm(target, left, right, factor)
+    if is_short(inner, *target.shape):
+        safely(addmm, target, left, right, factor)
         return
-    length = inner
-    if inner > LONGEST + 1 and 1 not in target.shape:  # 384 in two parts would have other bits than on one thread
-        length = math.ceil(inner / math.ceil(inner / LONGEST))
+    length = math.ceil(inner / math.ceil(inner / LONGEST))
     for start in range(0, inner, length):
         part = slice(start, start + length)
         safely(addmm, target, left[:, part], right[part], factor)
 
 
+def adder(target: Tensor, left: Tensor, right: Tensor) -> Callable[[Tensor, Tensor, Tensor], Any]:
+    """`add_product` for the steps of a recurrence, whose layouts, those of these matrices, are then looked up once."""
+    number = torch.get_num_threads()
+    if is_short(left.shape[1], *target.shape) and (
+        number == 1 or keeps_bits(addmm, number, *map(layout, (target, left, right)))
+    ):
+        return addmm
+    return add_product
+
+
+def is_short(inner: int, rows: int, columns: int) -> bool:
+    """Whether a product is computed at once. In two parts, 384 would have other bits than MKL's on one thread."""
+    return inner <= LONGEST + 1 or 1 in (rows, columns)
+
+
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right, of two matrices."""
     (rows, inner), columns = left.shape, right.shape[1]
-    if is_whole(inner, rows, columns):
-        return left @ right
     num_parts = equal_parts(inner, rows, columns)
     if num_parts == 1:
         return safely(torch.mm, left, right)
@@ -131,8 +136,7 @@ def use_in(model: nn.Module) -> None:
 
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        sizes = (self.in_features, self.out_features, x.numel() // self.in_features)
-        if torch.is_autocast_enabled("cpu") or is_whole(max(sizes), *sizes):
+        if torch.is_autocast_enabled("cpu"):
             return super().forward(x)
         outputs: Tensor = OrderedLinear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return outputs
