@@ -4,6 +4,7 @@ Shapes: R rows of the table.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -250,13 +251,14 @@ def kind_of(cells: pd.Series) -> str:
         return "flag"
     if not pd.api.types.is_numeric_dtype(cells):
         # A column of mostly times or numbers counts as such; preprocess names the other cells.
-        sample = cells.iloc[:: max(1, len(cells) // 1000)].astype(str)
-        if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
+        counts = Counter(cells.iloc[:: max(1, len(cells) // 1000)].astype(str))
+        if share(counts, re.compile(r"\d{4}-\d\d-\d\d").match) > 0.5:
             return "time"
-        if sample.map(lambda cell: first_day(cell.strip(), PERIOD_FORMS) is not None).mean() > 0.5:
+        if share(counts, lambda cell: first_day(cell.strip(), PERIOD_FORMS) is not None) > 0.5:
             return "time"  # months, quarters, weeks
-        if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
-            return "odd" if is_odd(sample) else "text"
+        numbers = pd.to_numeric(np.array([*counts], dtype=object), errors="coerce")
+        if (~np.isnan(numbers)) @ [*counts.values()] <= 0.5 * counts.total():
+            return "odd" if is_odd(counts) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
 
 
@@ -265,12 +267,17 @@ def are_splits(cells: pd.Series) -> bool:
     return {"train", "test"} <= {SPLIT_WORDS.get(word, "") for word in words} <= {*SPLIT_WORDS.values()}
 
 
-def is_odd(cells: pd.Series) -> bool:
+def share(counts: Counter[str], test: Callable[[str], object]) -> float:
+    """Of cells, by the number of each, those that pass a test."""
+    return sum(number for cell, number in counts.items() if test(cell)) / counts.total()
+
+
+def is_odd(counts: Counter[str]) -> bool:
     """Whether text holds dates or numbers in an unusual format, or numbers that all have the same unit."""
-    if any(cells.str.fullmatch(form).mean() > 0.9 for form in (ODD_TIME, number_signs.NUMBER)):
+    if any(share(counts, re.compile(form).fullmatch) > 0.9 for form in (ODD_TIME, number_signs.NUMBER)):
         return True
-    units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1]
-    return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
+    with_unit = {cell: match[2] for cell in counts if (match := re.fullmatch(number_signs.WITH_UNIT, cell))}
+    return len({*with_unit.values()}) == 1 and len(counts) > 2 and share(counts, with_unit.get) > 0.9
 
 
 def words_of(column: str) -> set[str]:
