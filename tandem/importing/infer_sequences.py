@@ -167,11 +167,16 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             return mistake
     if names := names_of_blocks(columns):
         step, *keys = names
-        code = " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
+        both = ""
+        for count in (key for key in keys if counts_blocks(columns, step, key, keys)):  # as overs of balls
+            rest = [key for key in keys if key != count]
+            both = (
+                f"; or if {count!r} and {step!r} order the rows of each {' and '.join(map(repr, rest))}: {joined(rest)}"
+                "; table['step'] = table.groupby('sequence').cumcount(); then give --sequence sequence --step step"
+            )
         return (
             f"{columns.shown}: {step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if "
-            f"they tell sequences apart: table['sequence'] = {code}; then give --sequence sequence --step "
-            f"{shlex.quote(step)}"
+            f"they tell sequences apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}{both}"
         )
     if recordings := advice_on_recordings(columns, sequence):
         return recordings
@@ -182,6 +187,24 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         f"or add one that counts them: table['step'] = {count}; "
         f"if several columns tell sequences apart, join them; {NO_ORDER}"
     )
+
+
+def joined(keys: Sequence[str]) -> str:
+    """The code that makes the column `sequence` of several."""
+    return "table['sequence'] = " + " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
+
+
+def counts_blocks(columns: TableColumns, step: str, count: str, keys: Sequence[str]) -> bool:
+    """Whether `count` rises from block to block of `step`, and begins again with other values of the other `keys`."""
+    rest = [key for key in keys if key != count]
+    starts = np.r_[True, np.diff(columns.numbers(step)) <= 0]
+    if not rest or columns.kinds[count] != "whole":
+        return False
+    blocks = columns.frame[[count, *rest]][starts]
+    are_new = (blocks[rest] != blocks[rest].shift()).any(axis=1).to_numpy()
+    rises = np.diff(columns.numbers(count)[starts]) > 0
+    num_groups = len(blocks.drop_duplicates(rest))
+    return bool(are_new.sum() == num_groups and 2 * num_groups <= len(blocks) and rises[~are_new[1:]].all())
 
 
 def names_of_blocks(columns: TableColumns) -> list[str]:
