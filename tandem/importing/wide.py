@@ -54,6 +54,8 @@ NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
 SMALL_CHANGES = 0.1  # beside the variance: of a random walk of a hundred steps 0.06, of independent rows 2
+FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that show it
+FAR_MORE, MORE = 4.0, 1.2  # times as alike
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
@@ -93,6 +95,25 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
         if are_lags or not are_negative or list(columns) != sorted(columns, reverse=True):
             runs[stem] = [columns[number] for number in sorted(columns, reverse=are_lags)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == longest >= FEWEST_STEPS}
+
+
+def alternating(columns: TableColumns, run: list[str]) -> dict[str, list[str]]:
+    """The steps of one feature, or of several whose columns alternate, as x1, y1, x2, y2, ...: columns so many places
+    apart are far more alike than nearer ones, and more than those twice as far, unlike those of a period.
+    """
+    if {*run} - {*columns.of_kind("whole", "number")}:
+        return {"value": run}
+    rows = columns.frame[run].iloc[:: max(1, len(columns.frame) // SAMPLED_ROWS)].to_numpy(np.float64)
+
+    def difference(places: int) -> float:
+        squares = np.square(rows[:, places:] - rows[:, :-places])
+        return float(squares[np.isfinite(squares)].mean()) if np.isfinite(squares).any() else np.inf
+
+    for num in range(2, min(FEW_FEATURES, len(run) // FEWEST_STEPS) + 1):
+        if len(run) % num == 0 and FAR_MORE * (own := difference(num)) < min(map(difference, range(1, num))):
+            if difference(2 * num) > MORE * own:
+                return {f"c{place}": run[place::num] for place in range(num)}
+    return {"value": run}
 
 
 def gap_in(run: Sequence[str]) -> str:
@@ -232,7 +253,7 @@ def open_wide(
     if not has_header and "num_channels" in options:
         raise ValueError(
             f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
-            "steps as 0, 1, 2, ..."
+            f"steps as {'0, 1, 2, ...' if options['num_channels'] == 1 else 'c0_0, c1_0, ..., c0_1, c1_1, ...'}"
         )
     label = label or (None if has_header else label_without_header(columns))
     of_features = [name for name in names if name != label]
@@ -244,14 +265,15 @@ def open_wide(
         if excluded := [name for name in names if name not in (label, *of_features)]:
             notes = [*notes, ("excluded", shortened(excluded), "beside the label, or the number of the row")]
             columns = TableColumns(columns.frame.drop(columns=excluded), columns.name)
-    runs = numbered(of_features) if has_header else {"value": of_features}
+    runs = numbered(of_features) if has_header else alternating(columns, of_features)
     if not any(runs.values()):
         raise ValueError(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ... or t0_x, t1_x, ...), the steps "
             "of a sequence"
         )
     [run, *_] = runs.values()
-    steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap_in(run)}; empty cells at the end of a row end it")
+    gap = gap_in(run) if has_header else f"; columns {len(runs)} apart are most alike" * (len(runs) > 1)
+    steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     notes = [*notes, steps, *parts_notes(files)]
     why = f"column {label} of {len(names)} (--label selects another by its number)"
