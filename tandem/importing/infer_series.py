@@ -209,7 +209,8 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
         labels = [name for name in (*columns.of_kind("text"), *flags) if in_stretches(columns.frame[name])[1]]
         labels += [name for name in codes if in_stretches(columns.frame[name]) == (False, True)]
-        windows = f"; or --label {shlex.quote(labels[0])} to learn that column from windows" if labels else ""
+        flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
+        windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
         raise CommandError(
             f"{columns.name} is one series with {len(numeric)} columns that could be forecast; give "
             f"{' or '.join(targets)}{windows}",
