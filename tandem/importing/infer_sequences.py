@@ -198,7 +198,7 @@ def counts_blocks(columns: TableColumns, step: str, count: str, keys: Sequence[s
     """Whether `count` rises from block to block of `step`, and begins again with other values of the other `keys`."""
     rest = [key for key in keys if key != count]
     starts = np.r_[True, np.diff(columns.numbers(step)) <= 0]
-    if not rest or columns.kinds[count] != "whole":
+    if not rest or columns.kinds[count] != "whole" or named_like(SEQUENCE_NAMES, [count]):  # as a trial
         return False
     blocks = columns.frame[[count, *rest]][starts]
     are_new = (blocks[rest] != blocks[rest].shift()).any(axis=1).to_numpy()
