@@ -108,6 +108,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"))
     if text is None and not why:
         check_no_lists_in_parquet(path)
+    if why and not layout and (text is None or text.has_header) and "num_channels" not in options:
+        wide.check_may_be_steps(columns)
     if layout == "wide" or (why and not layout):
         hint = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{hint}")

@@ -21,6 +21,7 @@ from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stre
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import find_ids
 from tandem.importing.infer_label import alike_names
+from tandem.importing.infer_sequences import NO_ORDER
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import are_even, find_steps
 from tandem.importing.long_table import (
@@ -56,6 +57,8 @@ NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES 
 SMALL_CHANGES = 0.1  # beside the variance: of a random walk of a hundred steps 0.06, of independent rows 2
 FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that show it
 FAR_MORE, MORE = 4.0, 1.2  # times as alike
+NUMERIC = ("whole", "number", "other")
+FEW_COLUMNS, MUST_CORRELATE = 9, 0.5  # of so few numbered columns, neighbours, on average, if they are steps
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
@@ -134,7 +137,7 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
     If a time goes on from row to row and a label stays the same for many rows and returns, they are steps of a
     recording. Raises CommandError if only one of the two shows it.
     """
-    numeric = {*columns.of_kind("whole", "number", "other")}
+    numeric = {*columns.of_kind(*NUMERIC)}
     if columns.frame.empty:
         return ""
     if for_header:
@@ -175,6 +178,21 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
         return ""
     [first_run, *_] = steps.values()
     return f"{shortened(first_run, 3)} are numbered, and no column shows which rows belong together"
+
+
+def check_may_be_steps(columns: TableColumns) -> None:
+    """Raises CommandError if the numbered columns are a few that vary independently, as x1, ..., x5 of other tables."""
+    [run, *others] = numbered([name for name in columns.frame.columns if columns.kinds.get(name) in NUMERIC]).values()
+    if others or len(run) > FEW_COLUMNS:
+        return
+    values = columns.frame[run].astype(float)
+    if np.nanmean([values[name].corr(values[after]) for name, after in pairwise(run)]) < MUST_CORRELATE:
+        raise CommandError(
+            f"{columns.shown}: {shortened(run, 3)} hardly correlate, so they may be other quantities, not the steps of "
+            f"one; give --layout wide if a row is a sequence of {len(run)} steps, --layout long if it is one step; "
+            f"{NO_ORDER}",
+            NO_ANSWER,
+        )
 
 
 def are_alike(columns: TableColumns) -> bool:

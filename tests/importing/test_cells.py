@@ -78,7 +78,7 @@ def test_words_for_a_missing_number_in_a_series_and_a_wide_table(tmp_path: Path)
     wide = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 8)), columns=[f"x_{step}" for step in range(8)])
     wide = wide.astype(object).assign(label=LABELS)
     wide.loc[3, "x_2"], wide.loc[4, ["x_6", "x_7"]] = "NULL", "gone"
-    plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone")
+    plan = planned(saved(wide, tmp_path / "t.csv"), "--na", "gone", "--layout", "wide")
     assert (plan.summary["num_filled"], plan.summary["min_steps"]) == (1, 6)
 
 

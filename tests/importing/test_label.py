@@ -291,7 +291,7 @@ def test_several_columns_called_alike_are_a_question(tmp_path: Path, kind: str):
         codes_only = table.assign(label_code=codes, label_name=codes.map("abcd".__getitem__))
         table = table.assign(**{"label:sits": codes // 2, "label:walks": codes % 2, "label_source": 2})
     elif kind == "a row per sequence":
-        steps = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 6)).round(3)).add_prefix("x_")
+        steps = pd.DataFrame(np.random.default_rng(0).normal(size=(24, 6)).cumsum(axis=1)).add_prefix("x_")
         table = steps.assign(**{"label:sits": flags[:, 0], "label:walks": flags[:, 1]})
         codes_only = steps.assign(label_code=codes, label_name=np.array([*"abcd"])[codes])
     path = saved(table, tmp_path / "t.csv")

@@ -270,11 +270,18 @@ def test_numbered_channels_without_a_time_or_without_stretches_are_asked_about(t
     assert BOTH in question(path)
 
 
+def test_a_few_numbered_columns_that_vary_independently_are_asked_about(tmp_path: Path):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 5))).add_prefix("x").assign(y=np.arange(60) % 2)
+    path = saved(table, tmp_path / "t.csv")
+    assert "x0, ..., x4 hardly correlate, so they may be other quantities" in question(path).replace("x0, x1,", "x0,")
+    assert planned(path, "--layout", "wide").summary["max_steps"] == 5
+
+
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("header", [True, False])
 def test_a_row_per_sequence_needs_no_option_sorted_by_class_or_not(tmp_path: Path, is_sorted: bool, header: bool):
     classes = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], [900, 300, 60]))
-    values = pd.DataFrame(np.random.default_rng(1).normal(size=(len(classes), 6)).round(3)).add_prefix("x")
+    values = pd.DataFrame(np.random.default_rng(1).normal(size=(len(classes), 6)).cumsum(axis=1)).add_prefix("x")
     values.insert(0, "class", np.sort(classes) if is_sorted else classes)
     if header:
         values.insert(0, "id", range(len(values)))
