@@ -30,6 +30,7 @@ from tandem.importing.recordings import (
     values_of,
     without_ending,
 )
+from tandem.importing.text_format import first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
@@ -43,6 +44,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     check_not_a_file_per_sensor(folder, candidates)
     endings = Counter(ending_of(path) for path in candidates if kind_of_file(path))
     if not endings:
+        for path in candidates[:1]:
+            first_bytes(path)
         shown = ", ".join(sorted({path.suffix or path.name for path in candidates})[:8]) or "no file"
         raise ValueError(
             f"{folder} is a folder of {len(candidates):,} files ({shown}), none a sequence; accepted are files "

@@ -33,6 +33,10 @@ NO_TEXT = {
     b"\xd0\xcf\x11\xe0": "an Excel file; save the sheet as CSV",
     b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
     b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
+    b".{8}\\.FIT": (
+        "a FIT file of a sports watch; save its records as CSV with the package fitparse: pandas.DataFrame("
+        "record.get_values() for record in fitparse.FitFile(path).get_messages('record')).to_csv(new_path, index=False)"
+    ),
     b"ARROW1": "a Feather (Arrow) file; save it as Parquet: pandas.read_feather(path).to_parquet(new_path)",
 }
 # The same for text, by its beginning.
@@ -41,7 +45,12 @@ NO_TABLE = {
         "HTML or XML; save the table as CSV, e.g. pandas.read_html(path)[0].to_csv(new_path, index=False)"
     ),
     r"(%.*\n|\s)*@relation\b": (
-        "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).to_csv(new_path, index=False)"
+        "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).map(lambda cell: cell.decode() "
+        "if isinstance(cell, bytes) else cell).to_csv(new_path, index=False)"
+    ),
+    r"\{(?=[^{}]*\"(labels?|y|targets?)\"\s*:)[^{}]*\"(\w+)\"\s*:\s*\[\s*\[": (
+        r"JSON with arrays; save them as npz: data = json.loads(pathlib.Path(path).read_text()); "
+        r"numpy.savez('new.npz', X=data['\2'], y=data['\1'])"
     ),
     r"(\{\s*[\"}]|\[\s*[{\[])": (
         "JSON; save the table as CSV, e.g. pandas.read_json(path).to_csv(new_path, index=False), with lines=True if "
@@ -78,17 +87,23 @@ class TextTable:
         return is_plain and self.delimiter == "," and is_named and not self.convert
 
 
+def first_bytes(path: Path) -> bytes:
+    """The first 16 bytes. Raises ValueError, with the way to a form that is read, if these are of a known other one."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    for magic, kind in NO_TEXT.items():
+        if re.match(magic, start, re.DOTALL):
+            raise ValueError(f"{path} is {kind}")
+    return start
+
+
 def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     """The format of the text of `path`, from its first rows (the encoding: from the whole file), without the notation
     of numbers. `options`: the given options, of which `encoding` and `na` count.
 
     Raises ValueError if it is no text.
     """
-    with path.open("rb") as file:
-        start = file.read(16)
-    for magic, kind in NO_TEXT.items():
-        if start.startswith(magic):
-            raise ValueError(f"{path} is {kind}")
+    start = first_bytes(path)
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
     encoding, notes = options.get("encoding"), []
     try:
@@ -111,8 +126,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         )
     text = text.removeprefix("\ufeff")
     for beginning, kind in NO_TABLE.items():
-        if re.match(rf"\s*{beginning}", text, re.IGNORECASE):
-            raise ValueError(f"{path} is {kind}")
+        if match := re.match(rf"\s*{beginning}", text, re.IGNORECASE):
+            raise ValueError(f"{path} is {match.expand(kind)}")
     (delimiter, rows), num_remarks = find_delimiter(text), 0
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
         of_rest, rest = find_delimiter(text[remarks.end() :])

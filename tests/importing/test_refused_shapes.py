@@ -78,6 +78,16 @@ def torn(path: Path) -> Path:
         (lambda at: written(at / "t.csv", b"a,b\0c\n1,2,3\n"), "", "holds zero bytes"),
         (lambda at: written(at / "t.xlsx", b"\xd0\xcf\x11\xe0more"), "", "an Excel file; save the sheet as CSV"),
         (lambda at: written(at / "t.pkl", b"\x80\x04more"), "", "a Python pickle, which is never opened"),
+        (
+            lambda at: written(at / "t.fit", b"\x0e\x10T\x08\xf4\x01\0\0.FIT"),
+            "",
+            "t.fit is a FIT file of a sports watch",
+        ),
+        (
+            lambda at: written(at / "d/t.fit", b"\x0e\x10T\x08\xf4\x01\0\0.FIT").parent,
+            "",
+            "t.fit is a FIT file of a sp",
+        ),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
         (lambda at: written(at / "t.arff", "% eye\n\n@RELATION eye\n@DATA\n1,2\n"), "", "is ARFF; save it as CSV"),
         (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import zipfile
 from pathlib import Path
@@ -101,3 +102,19 @@ def test_old_line_ends_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_a_table_in_another_format_is_named_by_it(tmp_path: Path, write: Any, words: str):
     write(clips(LABELS), tmp_path / "t.txt")
     assert f"{tmp_path / 't.txt'} is {words}" in refusal(tmp_path / "t.txt")
+
+
+def test_arrays_in_json_are_refused_with_the_code_that_saves_them_as_npz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As tutorials on genres of music write MFCCs."""
+    monkeypatch.chdir(tmp_path)
+    data = {
+        "mapping": ["pop", "rock"],
+        "labels": [0, 1] * 12,
+        "mfcc": [[[n, n * t] for t in range(9)] for n in range(24)],
+    }
+    written(path := tmp_path / "t.json", json.dumps(data, indent=4))
+    code = refusal(path).partition("save them as npz: ")[2]
+    exec(f"import json, numpy, pathlib; path = {str(path)!r}; {code}")  # noqa: S102
+    assert planned(tmp_path / "new.npz", "--axes", "NTC").summary["num_sequences"] == 24
