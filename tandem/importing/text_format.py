@@ -158,6 +158,9 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; make "
             "them alike: the first or last column may have no name there, such as the row names of R"
         )
+    if line and width == 1 and all(re.fullmatch(NUMBER, row[0].strip()) for row in below):  # as Apple's watches write
+        command = f"(echo value; tail -n +{line + 1} {shlex.quote(str(path))}) > new.csv"
+        raise ValueError(f"{path} has {line} lines about the recording above its numbers; {command} leaves them out")
     if delimiter != ",":
         notes.append(("cells", f"between {DELIMITERS[delimiter]}", "detected in the first rows"))
     has_header, names, num_rows, of_header = read_header(rows)

@@ -88,6 +88,11 @@ def torn(path: Path) -> Path:
             "",
             "t.fit is a FIT file of a sp",
         ),
+        (
+            lambda at: written(at / "d/t.csv", 'Name,Ann\nDevice,"Watch4,1"\n\nUnit,uV\n\n' + "1.5\n" * 9).parent,
+            "",
+            r"has 4 lines about the recording above its numbers; \(echo value; tail -n \+5 ",
+        ),
         (lambda at: written(at / "t.parquet", b"clip,frame"), "", "cannot be read"),
         (lambda at: written(at / "t.arff", "% eye\n\n@RELATION eye\n@DATA\n1,2\n"), "", "is ARFF; save it as CSV"),
         (lambda at: with_a_column_twice(at / "t.parquet"), "", "t.parquet has 2 columns 'x'; rename all but one"),
