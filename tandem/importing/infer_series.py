@@ -3,6 +3,7 @@
 Choices that depend on values use only the training time, so the test data does not influence the settings.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import chain, combinations
@@ -38,6 +39,7 @@ ABOUT_A_VALUE = {*"time date count code id level quality number volume".split()}
 # Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
+WELL = r"[A-P]\d\d?"  # of a plate, which may have a sequence in each
 MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
@@ -211,6 +213,11 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         labels += [name for name in codes if in_stretches(columns.frame[name]) == (False, True)]
         flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
         windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
+        wells = [name for name in numeric if re.fullmatch(WELL, name)]
+        if 2 * len(wells) > len(numeric):
+            others = [name for name in columns.frame.columns if name not in wells]
+            windows += f"; or if each is a sequence, write them below each other: table = table.melt({others!r}, "
+            windows += "var_name='well'); then give --sequence well"
         raise CommandError(
             f"{columns.name} is one series with {len(numeric)} columns that could be forecast; give "
             f"{' or '.join(targets)}{windows}",

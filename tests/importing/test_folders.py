@@ -522,3 +522,18 @@ def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):
     plan = planned(tmp_path / "d", "--pattern", "{person}/{label}_*")
     assert plan.summary["classes"] == ["sit", "walk"] and plan.workload.preprocess.groups == "person"
     assert len(planned(tmp_path / "d", "--pattern", "{label}/*").summary["classes"]) == 6
+
+
+def test_a_table_with_a_row_for_each_column_of_another_is_refused_with_the_code_that_joins_them(tmp_path: Path):
+    """As the wells of a plate and their conditions."""
+    wells = [f"{row}{place}" for row in "ABC" for place in range(1, 7)]
+    draw, folder = np.random.default_rng(0), tmp_path / "d"
+    curves = pd.DataFrame(draw.normal(size=(20, len(wells))).round(3), columns=wells)
+    folder.mkdir()
+    saved(curves.rename_axis("s").reset_index(), folder / "curves.csv")
+    saved(pd.DataFrame({"well": wells, "strain": ["a", "b", "c"] * 6}), folder / "map.csv")
+    code, _, options = refusal(folder).partition("join them: ")[2].partition("; then give new.csv ")
+    exec(code.replace("new.csv", str(tmp_path / "new.csv")))  # noqa: S102
+    plan = planned(tmp_path / "new.csv", *options.split())
+    assert (plan.summary["num_sequences"], plan.summary["max_steps"]) == (18, 20)
+    assert plan.summary["classes"] == ["a", "b", "c"]

@@ -404,6 +404,11 @@ def test_rows_of_a_plate_with_an_elapsed_time_are_steps(tmp_path: Path, num_rows
     said = refusal(saved(table, tmp_path / "t.csv"))
     assert "'Time' holds times" in said and "correct it" not in said
     path, _ = rewritten(said, tmp_path)
-    assert "is one series with 13 columns" in question(path)
+    said = question(path)
+    assert "is one series with 13 columns" in said
+    (tmp_path / "melted").mkdir()
+    wells, flags = rewritten(said, tmp_path / "melted")
+    labelled = pd.read_csv(wells).assign(label=lambda table: table["well"].str[0])
+    assert planned(saved(labelled, wells), *flags).summary["num_sequences"] == 12
     plan = planned(path, "--target", "A1")
     assert (plan.summary["interval"], plan.summary["num_rows"]) == ("15min", num_rows)
