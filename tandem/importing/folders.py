@@ -97,7 +97,11 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if patterns := patterns_of(ids) or of_parents:
             ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
-        if flags := [f"--label {shlex.quote(name)}" for name in reader.names_of_codes(that_change=bool(patterns))[:3]]:
+        codes = reader.names_of_codes(that_change=bool(patterns))
+        has_header = reader.form is None or reader.form.has_header
+        if codes and not has_header and {*codes}.isdisjoint(reader.names_of_codes(that_change=True)):
+            ways.append(f"join the files if each row is a sequence: cat {shlex.quote(str(folder))}/*{ending} > new.csv")
+        elif flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
         if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):
             ways.append("give --label folder1 if it is who or what was recorded")

@@ -537,3 +537,12 @@ def test_a_table_with_a_row_for_each_column_of_another_is_refused_with_the_code_
     plan = planned(tmp_path / "new.csv", *options.split())
     assert (plan.summary["num_sequences"], plan.summary["max_steps"]) == (18, 20)
     assert plan.summary["classes"] == ["a", "b", "c"]
+
+
+def test_files_without_a_header_that_end_with_their_label_may_have_a_sequence_in_each_row(tmp_path: Path):
+    """As the four gestures of the EMG of an arm, 64 numbers and the gesture in a row."""
+    (folder := tmp_path / "d").mkdir()
+    for label in range(4):
+        rows = np.random.default_rng(label).normal(size=(30, 16)).round(2)
+        pd.DataFrame(rows).assign(label=label).to_csv(folder / f"{label}.csv", header=False, index=False)
+    assert f"join the files if each row is a sequence: cat {folder}/*.csv > new.csv" in refusal(folder)
