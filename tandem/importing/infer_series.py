@@ -28,6 +28,7 @@ from tandem.importing.columns import (
 from tandem.importing.infer_step import are_even
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recipe import SPLIT
+from tandem.importing.row_per_item import code_for_quantities_in_turn
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
 from tandem.terminal.command import NO_ANSWER, CommandError
@@ -68,7 +69,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
     stamps = stamps_of(columns, time)
-    check_not_several_clocks(columns, stamps)
+    check_not_several_clocks(columns, time, stamps)
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time]), stamps))
     if columns.kinds[target] == "odd":
         raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
@@ -161,7 +162,7 @@ def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> st
     return ""
 
 
-def check_not_several_clocks(columns: TableColumns, stamps: np.ndarray) -> None:
+def check_not_several_clocks(columns: TableColumns, time: str, stamps: np.ndarray) -> None:
     """Raises ValueError, with the code that keeps one series, if each of a few texts or ids has times of its own, about
     equally far apart and over nearly the whole range, and most rows have another one than the row before in time.
     """
@@ -180,9 +181,11 @@ def check_not_several_clocks(columns: TableColumns, stamps: np.ndarray) -> None:
         is_long = (by_code.max() - by_code.min() > 0.8 * (seconds.max() - seconds.min())).all()
         if is_even and is_long and not any((codes.groupby(part).nunique() == 1).all() for part in of_calendar):
             row = f"table[{name!r}].astype(str) == {str(columns.frame[name].iloc[0])!r}"
+            code = code_for_quantities_in_turn(columns, name, time)
+            code = code and f"if they are quantities, write a column for each: {code}; or "
             raise ValueError(
-                f"{columns.name}: each {name!r} has regular times of its own, as several series do; for a forecast "
-                f"write one of several series: table = table[{row}]; or leave the column {name!r} out"
+                f"{columns.name}: each {name!r} has regular times of its own, as several series do; {code}for a "
+                f"forecast write one of several series: table = table[{row}]; or leave the column {name!r} out"
             )
 
 
