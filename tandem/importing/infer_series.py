@@ -202,6 +202,11 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         )
     if names := named_like(TARGET_NAMES, numeric):
         names = [name for name in names if not words_of(name) & ABOUT_A_VALUE] or names
+        # Of fuel_price and sales, the price is rather a feature; of btc_open and btc_close, btc tells nothing.
+        shared = {*TARGET_NAMES}.union(set.intersection(*map(words_of, numeric)))
+        sure = [name for name in names if re.match(rf"(?i)[^a-z]*({'|'.join(TARGET_NAMES)})(?![a-z])", name)]
+        names = sure or [name for name in names if words_of(name) <= shared]
+    if names:
         return max(names, key=numeric.index), "by its name (--target selects another)"
     numeric = [name for name in numeric if not columns.never_changes(name)] or numeric
     flags = [name for name in numeric if columns.kinds[name] == "flag" or columns.num_distinct(name) == 2]
@@ -346,8 +351,9 @@ def season_choice(season: Season | None, candidates: Sequence[Season]) -> Choice
 def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:
     """`num_scored`: the number of steps of validation or test."""
     if season > MAX_HORIZON:
-        shorter = [steps for steps in calendar_seasons(interval).values() if steps <= MAX_HORIZON]
-        horizon, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
+        shorter = [(steps, name) for name, steps in calendar_seasons(interval).items() if steps <= MAX_HORIZON]
+        horizon, unit = max(shorter, default=(24, ""))
+        why = f"{unit and f'one {unit}; '}a season would be too far"
     elif season:
         horizon, why = season, "one season"
     elif (unit := "day" if interval.words == "1d" else interval.unit) in USUAL_HORIZONS:

@@ -178,6 +178,16 @@ def test_a_column_in_stretches_and_numbers_with_a_unit_are_in_the_question_what_
         planned(tmp_path, table, "--target", "heat")
 
 
+def test_a_word_in_a_longer_name_makes_no_target_beside_other_numbers(tmp_path: Path):
+    """As the price of the fuel beside a shop's sales; btc_ says nothing in a table of it."""
+    table = series().rename(columns={"value": "fuel_price"}).assign(weekly_sales=sales(300))
+    with pytest.raises(CommandError, match=r"give --target fuel_price or --target weekly_sales$"):
+        planned(tmp_path, table)
+    for renamed in ({"fuel_price": "price, USD"}, {"fuel_price": "btc_open", "weekly_sales": "btc_close"}):
+        target = planned(tmp_path, table.rename(columns=renamed)).workload.preprocess.columns.target
+        assert target == [*renamed.values()][-1]
+
+
 def test_chance_is_rarely_taken_for_a_season():
     """Random walks and noise of 40 to 700 points; at most a few of 200."""
     draw, count = np.random.default_rng(0), 0
