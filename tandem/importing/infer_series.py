@@ -45,6 +45,7 @@ MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24
+PARTS_OF_TIMES = dict(year=(1900, 2100), month=(1, 12), day=(1, 31), hour=(0, 23), minute=(0, 59), second=(0, 59))
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
 MAX_HORIZON = 60
 MAX_PAST = 0.6  # of the training time, in a window and its horizon: the rest makes windows
@@ -116,9 +117,11 @@ def find_times(columns: TableColumns) -> list[str]:
 def advice_on_times(columns: TableColumns) -> str:
     """How to write times that are not read; empty if there are none."""
     parts = {name.lower(): name for name in columns.of_kind("whole")}
-    if {"year", "month"} <= {*parts}:
-        names = [parts[name] for name in ("year", "month", "day", "hour", "minute", "second") if name in parts]
-        first_day = "" if "day" in parts else ".assign(day=1)"
+    names = [parts[name] for name in PARTS_OF_TIMES if name in parts] if {"year", "month"} <= {*parts} else []
+    if names or (names := parts_by_range(columns)):
+        first_day = "" if "day" in parts or len(names) > 2 else ".assign(day=1)"
+        if not {*map(str.lower, names)} <= {*PARTS_OF_TIMES}:
+            first_day = f".set_axis({[*PARTS_OF_TIMES][: len(names)]}, axis=1)"
         code = f"table['time'] = pandas.to_datetime(table[{names}]{first_day}); table = table.drop(columns={names})"
         return f"{', '.join(names)} are parts of a time; join them: {code}"
     for name in columns.of_kind("odd"):
@@ -133,6 +136,21 @@ def advice_on_times(columns: TableColumns) -> str:
     first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
     clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
+
+
+def parts_by_range(columns: TableColumns) -> list[str]:
+    """Columns side by side of which each has the numbers of a part of a time, from the year to the first one with which
+    no time repeats; empty if there are none.
+    """
+    names = [*columns.kinds]
+    for place in range(len(names) - 2):
+        run = names[place : place + len(PARTS_OF_TIMES)]
+        for num, (name, ends) in enumerate(zip(run, PARTS_OF_TIMES.values(), strict=False), 1):
+            if columns.kinds[name] != "whole" or not columns.numbers(name).between(*ends).all():
+                break
+            if num >= 3 and not columns.frame[run[:num]].duplicated().any():
+                return run[:num]
+    return []
 
 
 def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> str:

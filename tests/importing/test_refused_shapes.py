@@ -253,6 +253,7 @@ PAIRS = [
     (timed(date=TWO_DIGITS, time=OF_DAY), series()),
     (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
     (timed(**PARTS), series()),
+    (timed(**dict(zip(("YY", "MM", "DD", "hh"), PARTS.values(), strict=True)), mm=50), timed(time=HOURS, mm=50)),
     (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
     (timed(more=range(300, 0, -1)), timed(time=pd.to_datetime(range(300), unit="s"), more=range(300, 0, -1))),
     (stores(), series(open=np.arange(300) % 7)),
@@ -296,7 +297,7 @@ PAIRS = [
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
 ]  # fmt: skip
 NAMES = (
-    "two-digits month-name excel excel-days ms s of-day date-and-time nanoseconds 12:00a points parts "
+    "two-digits month-name excel excel-days ms s of-day date-and-time nanoseconds 12:00a points parts parts-by-range "
     "parts-and-words none several several-by-two own-clocks own-clocks-in-turn narrow month-year timedelta trials "
     "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
     "days-of-two-digits-first codes codes-beside-a-counter "
