@@ -341,7 +341,9 @@ def find_features(
     if "time" in {columns.kinds.get(column) for column in taken}:
         ways = [way.partition("; join them with the dates")[0] for way in ways]  # they are joined
     excluded = [f"{column} ({way})" for column, way in zip(odd, ways, strict=True)]
-    kinds = columns.kinds | dict(hints or {})
+    others = [name for name in columns.of_kind("other") if name in columns.frame]
+    empty = [name for name in others if columns.frame[name].isna().all()]
+    kinds = columns.kinds | dict.fromkeys(empty, "empty") | dict(hints or {})
     excluded += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*covered, *odd}]
     excluded += [f"{column} ({dropped[column]})" for column in candidates if column in dropped]
     advice = "; --features includes them" if dropped else ""

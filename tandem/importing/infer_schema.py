@@ -10,6 +10,7 @@ from typing import Any
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
 from tandem.importing.infer_ids import find_ids, labelled_ids
+from tandem.importing.infer_label import MISTAKEN_SHARE
 from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, infer_sequences
 from tandem.importing.infer_series import (
     NO_SEASON,
@@ -95,6 +96,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
+    if is_series and not {"step", "time"} & {*options}:
+        check_times_are_there(columns, times[0])
     is_series = is_series and not named_like(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
     is_converted = bool(known_choices)
     if not of_series:
@@ -135,6 +138,16 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}
+
+
+def check_times_are_there(columns: TableColumns, time: str) -> None:
+    """Raises ValueError if a few rows have no time, such as lines about a person above the readings."""
+    is_empty = columns.numbers(time).isna()
+    if columns.kinds[time] == "time" and 0 < is_empty.mean() <= MISTAKEN_SHARE:
+        raise ValueError(
+            f"{columns.name}: {is_empty.sum():,} rows have no time in {time!r}; if they are no steps, leave them out: "
+            f"table = table[table[{time!r}].notna()]; or name another column with --step or --time"
+        )
 
 
 def own_name(column: str, columns: Sequence[str]) -> str:

@@ -252,6 +252,8 @@ PAIRS = [
      timed(time=HOURS + pd.Timedelta("20.5ms"))),
     (timed(date=TWO_DIGITS, time=OF_DAY), series()),
     (timed(Date=HOURS.dt.strftime("%d/%m/%Y"), Time=HOURS.dt.strftime("%H.%M.%S")), series()),
+    (pd.concat([pd.DataFrame({"value": [90.0, 70.0], "patient": ["Jane", "Doe"]}), series()[["value", "time"]]]),
+     series()),
     (timed(**PARTS), series()),
     (timed(**dict(zip(("YY", "MM", "DD", "hh"), PARTS.values(), strict=True)), mm=50), timed(time=HOURS, mm=50)),
     (timed(**PARTS).assign(wind=["N", "E", "S"] * 100), series()),
@@ -297,11 +299,11 @@ PAIRS = [
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
 ]  # fmt: skip
 NAMES = (
-    "two-digits month-name excel excel-days ms s of-day date-and-time nanoseconds 12:00a points parts parts-by-range "
-    "parts-and-words none several several-by-two own-clocks own-clocks-in-turn narrow month-year timedelta trials "
-    "label-first label-last ranges hours-in-digits long-form hours days-first year-and-month excel-in-any-language "
-    "days-of-two-digits-first codes codes-beside-a-counter "
-    "restarts restarts-in-order-of-labels dates-as-columns of-numbers hours-as-columns of-iso-days months-as-columns "
+    "two-digits month-name excel excel-days ms s of-day date-and-time nanoseconds 12:00a points no-time parts "
+    "parts-by-range parts-and-words none several several-by-two own-clocks own-clocks-in-turn narrow month-year "
+    "timedelta trials label-first label-last ranges hours-in-digits long-form hours days-first year-and-month "
+    "excel-in-any-language days-of-two-digits-first codes codes-beside-a-counter restarts "
+    "restarts-in-order-of-labels dates-as-columns of-numbers hours-as-columns of-iso-days months-as-columns "
     "with-an-offset comma-fractions hour-24 landmarks"
 )
 
