@@ -53,6 +53,9 @@ def test_events_beside_a_text_that_is_constant_in_each_sequence_are_a_question(t
 
 def test_a_column_that_is_rather_no_label_is_a_question(tmp_path: Path):
     """As the store of a row of sales, and the continent of a country."""
+    table = table_with(label=lambda number: number % 3 * 10).rename(columns={"label": "oven [°C]"})  # beside a target
+    with pytest.raises(CommandError, match="has a unit and few values, as a setting has .*; give --label 'oven"):
+        planned(saved(table, tmp_path / "t.csv"))
     table = clips(LABELS, lengths=(8, 9)).rename(columns={"label": "store_id"})
     with pytest.raises(CommandError, match=r"'store_id' is .* but it is called an id; give --label store_id if it is"):
         planned(saved(table, tmp_path / "t.csv"))
