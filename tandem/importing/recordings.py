@@ -4,11 +4,9 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 """
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from tandem.importing.columns import (
     may_be_codes,
     named_like,
 )
+from tandem.importing.joins import advice_on_two_tables
 from tandem.importing.long_table import open_parquet
 from tandem.importing.names import LABEL_NAMES, RECORDED_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
@@ -154,11 +153,9 @@ class Reader:
                     f"{small} has only {time!r} of the columns of {large}; if it lists the times of events, write them "
                     f"into the rows of that file and leave such files out (events: such a file): {code}"
                 )
-            if self.num_files == 2 and self.form and (code := code_of_columns_with_rows((path, self.sampled[0]))):
-                raise ValueError(code)
             message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
-            if self.num_files == 2 and (shared := [name for name in self.names if name in table.column_names]):
-                message += f"; or if one has a row for each {shared[0]!r}, join them (pandas.merge)"
+            if self.num_files == 2 and (advice := advice_on_two_tables((path, self.sampled[0]))):
+                raise ValueError(advice)
             raise ValueError(f"{message}, or leave out the files of one kind")
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
@@ -176,28 +173,6 @@ class Reader:
             return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(f"{path} holds other kinds of cells than most files: {one_line(error)}") from None
-
-
-def code_of_columns_with_rows(paths: Sequence[Path]) -> str:
-    """The code that joins two text files of which one has a row for each column of the other, such as the wells of a
-    plate; empty if they are others.
-    """
-    forms = {path: text_format.find_format(path, {}) for path in paths}
-    for path, of_columns in permutations(paths):
-        table, names = text_tables.read_text(forms[of_columns]), {*forms[path].names}
-        for column in table.column_names:
-            cells = {*table[column].to_pylist()}
-            if len(cells & names) > max(1, len(names) / 2):
-                others = [name for name in forms[path].names if name not in cells]
-                read, read_rows = (
-                    text_tables.pandas_code(file, {})[0].removeprefix("table = ") for file in (path, of_columns)
-                )
-                code = f"{read}.melt({others!r}, var_name={column!r}).merge({read_rows}, on={column!r})"
-                return (
-                    f"{of_columns} has a row for each column of {path}; join them: import pandas; "
-                    f"{code}.to_csv('new.csv', index=False); then give new.csv --sequence {shlex.quote(column)}"
-                )
-    return ""
 
 
 def check_is_a_row_per_step(forms: Sequence[TextTable]) -> None:

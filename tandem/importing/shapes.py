@@ -28,6 +28,7 @@ from tandem.importing import (
     date_signs,
     files_in_folder,
     folders,
+    joins,
     recordings,
     text_format,
     text_tables,
@@ -191,6 +192,9 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> Source:
     archive = [file for file in usable if file.suffix.lower() == ".ts"] or usable
     if len(archive) == 1 or (len(archive) == 2 and train_and_test_files(archive[0])):
         return open_path(archive[-1], options)
+    kinds = {recordings.kind_of_file(file) for file in usable}
+    if len(usable) == 2 and kinds == {"parquet", "text"} and (advice := joins.advice_on_two_tables(usable)):
+        raise ValueError(advice)
     if usable and recordings.kind_of_file(usable[0]) == "parquet" and not {"pattern", "labels"} & {*options}:
         numbers = TableColumns(read_parquet(usable[0]).to_pandas(), "").of_kind("number")
         are_labels = len(named_like(LABEL_NAMES, numbers)) == len(numbers)  # others belong to the steps of a file

@@ -546,3 +546,16 @@ def test_files_without_a_header_that_end_with_their_label_may_have_a_sequence_in
         rows = np.random.default_rng(label).normal(size=(30, 16)).round(2)
         pd.DataFrame(rows).assign(label=label).to_csv(folder / f"{label}.csv", header=False, index=False)
     assert f"join the files if each row is a sequence: cat {folder}/*.csv > new.csv" in refusal(folder)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_of_events_beside_the_steps_is_refused_with_the_code_that_joins_them(tmp_path: Path, ending: str):
+    """The events were a sequence. One without a step, as of a night without sleep, belongs to no row."""
+    (folder := tmp_path / "d").mkdir()
+    table = clips(LABELS).drop(columns="label")
+    saved(table, folder / f"series.{ending}")
+    events = table[table["frame"] == 3][["clip", "frame"]].assign(event=LABELS)
+    saved(pd.concat([events, events[:2].assign(frame=np.nan)]), folder / "events.csv")
+    exec(refusal(folder).partition("join them: ")[2].partition("; then")[0].replace("new.csv", f"{tmp_path}/new.csv"))  # noqa: S102
+    plan = planned(tmp_path / "new.csv")
+    assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", *sorted({*LABELS})]
