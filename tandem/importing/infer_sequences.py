@@ -166,18 +166,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
     if names := names_of_blocks(columns):
-        step, *keys = names
-        both = ""
-        for count in (key for key in keys if counts_blocks(columns, step, key, keys)):  # as overs of balls
-            rest = [key for key in keys if key != count]
-            both = (
-                f"; or if {count!r} and {step!r} order the rows of each {' and '.join(map(repr, rest))}: {joined(rest)}"
-                "; table['step'] = table.groupby('sequence').cumcount(); then give --sequence sequence --step step"
-            )
-        return (
-            f"{columns.shown}: {step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if "
-            f"they tell sequences apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}{both}"
-        )
+        return f"{columns.shown}: {advice_on_blocks(columns, *names)}"
     if recordings := advice_on_recordings(columns, sequence):
         return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
@@ -186,6 +175,21 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = {count}; "
         f"if several columns tell sequences apart, join them; {NO_ORDER}"
+    )
+
+
+def advice_on_blocks(columns: TableColumns, step: str, *keys: str) -> str:
+    """The code that joins `keys`, which have other values in each block of `step`."""
+    both = ""
+    for count in (key for key in keys if counts_blocks(columns, step, key, keys)):  # as overs of balls
+        rest = [key for key in keys if key != count]
+        both = (
+            f"; or if {count!r} and {step!r} order the rows of each {' and '.join(map(repr, rest))}: {joined(rest)}"
+            "; table['step'] = table.groupby('sequence').cumcount(); then give --sequence sequence --step step"
+        )
+    return (
+        f"{step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if they tell sequences "
+        f"apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}{both}"
     )
 
 

@@ -18,8 +18,9 @@ from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_label import SHORTEST_WINDOW, alike_names, is_constant, stretches_of
+from tandem.importing.infer_sequences import advice_on_blocks, names_of_blocks
 from tandem.importing.infer_step import find_steps
-from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
@@ -78,6 +79,8 @@ def infer_recordings(
             raise CommandError(
                 f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
             )
+    for choice in [*choices.values()][:1] if not (is_requested or "sequence" in options or shape_choices) else ():
+        check_no_clips_of_blocks(columns, choice["sequence"][0], choice["label"][0])
     for choice in choices.values():
         if choice["sequence"][0] == NO_GROUPS and not is_requested:
             check_not_several(columns, choice["step"][0], choice["label"][0])
@@ -139,6 +142,20 @@ def check_not_several(columns: TableColumns, step: str, label: str) -> None:
                     f"if it does, or --sequence {NO_GROUPS} if the table is one recording",
                     NO_ANSWER,
                 )
+
+
+def check_no_clips_of_blocks(columns: TableColumns, recording: str, label: str) -> None:
+    """Raises CommandError if a column called like a step begins again in blocks of one label, which the recording's
+    column and another one tell apart, as the frames of each play of a game.
+    """
+    step, *keys = names_of_blocks(columns) or ["", ""]
+    if len(keys) > 1 and recording in keys and named_like(STEP_NAMES, [step]):
+        if columns.frame.groupby(keys, sort=False)[label].nunique().max() < 2:
+            raise CommandError(
+                f"{columns.name}: {advice_on_blocks(columns, step, *keys)}; or give --sequence "
+                f"{shlex.quote(recording)} to cut windows of each {recording!r}",
+                NO_ANSWER,
+            )
 
 
 def find_step(

@@ -210,3 +210,15 @@ def test_counts_of_blocks_and_of_their_rows_may_both_be_the_step(tmp_path: Path)
     assert (planned(path, *flags).summary["num_sequences"], planned(path, *flags).summary["max_steps"]) == (48, 6)
     path, flags = rewritten(said.replace(said[said.index("table[") : said.index("or if ")], ""), tmp_path)
     assert (planned(path, *flags).summary["num_sequences"], planned(path, *flags).summary["max_steps"]) == (24, 12)
+
+
+def test_steps_that_begin_again_for_each_of_two_ids_are_a_question(tmp_path: Path):
+    """As the frames of each play of a game, whose result is the label: they were cut as recordings of games."""
+    table = clips(LABELS, lengths=(20, 30))
+    number = pd.factorize(table["clip"])[0]
+    table = table.assign(clip=number // 5, play=number % 5 * 50, time=range(len(table)))
+    path = saved(table.rename(columns={"clip": "gameId", "play": "playId"}), tmp_path / "t.csv")
+    said = refusals.question(lambda: planned(path), "or give --sequence gameId to cut windows of each 'gameId'")
+    joined, flags = rewritten(said, tmp_path)
+    assert planned(joined, *flags).summary["num_sequences"] == 24
+    assert "windows" in str(planned(path, "--sequence", "gameId").block)
