@@ -18,7 +18,7 @@ from tandem.importing import text_format, text_tables
 from tandem.importing.columns import Choice, named_like, shortened
 from tandem.importing.headers import Note
 from tandem.importing.infer_groups import are_too_few, what_groups_do
-from tandem.importing.names import GROUP_NAMES, LABEL_NAMES
+from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recordings import (
     kind_of_file,
     kinds_of,
@@ -169,13 +169,14 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     fields = [next(iter(words)) if len(words) == 1 else f"{{part{place}}}" for place, words in enumerate(columns, 1)]
     shared = [place for place, words in enumerate(columns) if 1 < len(words) <= len(parts) / 2]
     numbered = [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
-    for place in numbered[:1]:
+    people = [place for place in numbered if not named_like(SEQUENCE_NAMES, columns[place])]  # not run01
+    for place in people[:1]:
         fields[place] = "{person}"
     words, numbers, are_last = list[str](), list[str](), False  # a number before the words may be a part of a setting
     for label in shared:
         units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
         is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
-        is_word = label not in numbered and all(re.fullmatch(r"[^\W\d_][^\W_]*", word) for word in columns[label])
+        is_word = label not in numbered and all(re.fullmatch(r"[^\W\d_][^_\-. ]*", word) for word in columns[label])
         if is_number or is_word:
             form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
             while not form[-1].startswith(("{label", "{person")):

@@ -31,6 +31,7 @@ MOST_BACKGROUND = 0.5  # the share of rows without an event
 USUAL_BACKGROUND = 0.75  # the same, of a value that is not called none
 SHORTEST_WINDOW = 8  # rows of one label that are worth a window
 COLUMN_KINDS = ("text", "flag", "whole", "number")
+FEW_SEQUENCES, LONG = 100, 1000  # of so many rows on average
 WEAK_NAMES = {"type", "kind"}  # of labels, but of much else too
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 
@@ -232,6 +233,8 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
             return "regress", why
         is_number = columns.kinds[label] == "whole" and num_values > MOST_RARE
         hint = " (--task regress predicts the number)" * is_number
+        if num_sequences < FEW_SEQUENCES and len(columns.frame) > LONG * num_sequences:
+            hint += "; --window 256 cuts windows of these few long sequences"
         return "classify", f"{label!r} is constant within every sequence{hint}"
     events = events.replace("None", NO_EVENT)  # as preprocess reads it
     usual = events.mode()[0]

@@ -441,6 +441,7 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
     [
         ("{label}_{number:02}", "'{label}_*'"),
         ("{label}.x_{number:02}", "'{label}.*'"),
+        ("{label}@6_{number:02}_run{person}", "'{label}_*'"),
         ("{label} ({number:02})", "'{label} *'"),
         ("a/{label}-x_{number:02}", "'{label}-*'"),
         ("{label}{number:02}", "'{label}{number}*'"),
