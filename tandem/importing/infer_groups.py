@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tandem.importing.columns import Choice, TableColumns, named_like
@@ -40,7 +41,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             f"; several sequences share a value of {column!r}{follows}: if it tells who or what was recorded, give "
             f"--groups {shlex.quote(column)}"
         )
-    return NO_GROUPS, reason
+    return NO_GROUPS, reason + ("" if shared else shared_part(columns, sequence, taken[-1]))
 
 
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
@@ -55,11 +56,34 @@ def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -
     return [column for column in same if 2 <= columns.num_distinct(column) <= most]
 
 
+def shared_part(columns: TableColumns, sequence: str, label: str) -> str:
+    """A sentence about a part of ids, such as 791 of X21.V1.791, that several sequences share and the label follows."""
+    rows = columns.frame.iloc[np.unique(columns.firsts(sequence))]
+    for name in columns.of_kind("text"):
+        ids = rows[name].astype(str)
+        signs = [sign for sign in "_.- " if ids.is_unique and ids.str.contains(sign, regex=False).all()]
+        for sign in signs:
+            parts = ids.str.split(sign, expand=True, regex=False)
+            for place in parts.columns if not parts.isna().any(axis=None) else ():
+                pairs = pd.DataFrame({"part": parts[place], "label": rows[label]})
+                if pairs["part"].nunique() <= len(pairs) / 2 and follows(pairs, "label", "part"):
+                    code = f"table['person'] = table[{name!r}].str.split({sign!r}).str[{place}]"
+                    return (
+                        f"; several sequences share a part of {name!r}, as {parts[place].iloc[0]!r}, and {label!r} "
+                        f"follows it: if it tells who was recorded, write {code} and give --groups person"
+                    )
+    return ""
+
+
 def label_follows(columns: TableColumns, label: str, column: str) -> bool:
     """Whether each value of `column` has one label, and each label enough values for three splits: other sequences of
     the same value tell a sequence's label. Another name of the label has one value for each, kinds of it a few.
     """
-    pairs = columns.frame[[column, label]].drop_duplicates()
+    return follows(columns.frame[[column, label]], label, column)
+
+
+def follows(rows: pd.DataFrame, label: str, column: str) -> bool:
+    pairs = rows.drop_duplicates()
     per_value, per_label = pairs[column].value_counts(), pairs[label].value_counts()
     return bool(per_value.max() == 1 and per_label.min() >= 3)
 

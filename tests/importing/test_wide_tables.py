@@ -228,6 +228,17 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
     assert ungrouped.workload.preprocess.groups == "none"
 
 
+def test_people_in_a_part_of_the_ids_whom_the_label_follows_are_named(tmp_path: Path):
+    """As X21.V1.791, chunk 21 of patient 791: chunks of one patient were in train and test without a word."""
+    ids = [f"X{number}.{number // 2 % 9}" for number in range(18)]
+    table = wide_table().assign(chunk=ids, label=np.array(["a", "b", "c"])[np.arange(18) // 2 % 3])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    why = reasons(planned(tmp_path / "t.csv"))["groups"]
+    assert "as '0', and 'label' follows it" in why and "table['person'] = table['chunk'].str.split('.').str[1]" in why
+    wide_table().assign(chunk=ids).to_csv(tmp_path / "t.csv", index=False)
+    assert "follows" not in reasons(planned(tmp_path / "t.csv"))["groups"]
+
+
 RISING: dict[str, tuple[str, Callable[[int], Any]]] = {
     "frames": ("frame", lambda num: range(num)),
     "times": ("Timestamp", lambda num: pd.date_range("2024-03-01", periods=num, freq="20ms")),
