@@ -63,14 +63,16 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
 
 
 def is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...), or its
-    numbers rise (1990, 1995, ...; 0.0, 0.1, ...) and those of no other row do.
+    """Whether the first row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...), or it has
+    nothing above dates, or its numbers rise (1990, 1995, ...; 0.0, 0.1, ...) and those of no other row do.
     """
     row = rows[0]
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
     counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
+    if not row[0].strip() and len(rows) > 1 and all(is_date(other[0].strip()) for other in rows[1:]):
+        return True  # as the numbers of sensors above their readings
     # For data without column names, pandas writes a header that begins with nothing.
     if len(counts) == len(numeric) > 2 * bool(row[0].strip()) and all(new - old == 1 for old, new in pairwise(counts)):
         return True

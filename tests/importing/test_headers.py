@@ -201,6 +201,13 @@ def test_columns_without_names_have_one_in_the_code(tmp_path: Path):
     assert [*namespace["table"].columns] == ["n", "P1", "column 3", "P2", "column 5"]
 
 
+def test_numbers_beside_nothing_above_dates_are_a_header(tmp_path: Path):
+    """As the numbers of the sensors of METR-LA."""
+    table = series(other=1.5).rename(columns={"time": "", "value": "773869", "other": "717447"})
+    plan = planned(saved(table, tmp_path / "t.csv"), "--target", "773869")
+    assert plan.summary["num_rows"] == len(table)
+
+
 def test_names_of_several_index_columns_are_read(tmp_path: Path):
     """As pandas writes a MultiIndex on both axes."""
     table, path = clips(LABELS), tmp_path / "t.csv"
