@@ -114,6 +114,12 @@ def torn(path: Path) -> Path:
             r"a.npz: y \(3,\) does not go with a.npz: X",
         ),
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
+        (lambda at: arrays(at / "a.npz", X=padded(), y=np.eye(18, 3)), "", r"y \(18, 3\): .*e.g. y.argmax\(axis=1\)$"),
+        (
+            lambda at: arrays(at / "a.npz", X=padded(), y=np.ones((18, 3)) / 3),
+            "",
+            r"give one number each, e.g. y\[:, 0\]$",
+        ),
         (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
         (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
         (
