@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.importing.array_files import axes_of
-from tandem.importing.columns import shortened
+from tandem.importing.columns import named_like, shortened
 from tandem.importing.file_columns import columns_of_files, columns_of_folders, groups_of, patterns_of
 from tandem.importing.files_in_folder import check_not_a_file_per_sensor, table_of_labels
 from tandem.importing.headers import Note
 from tandem.importing.long_table import Part, Source, as_long_table, unused_name
+from tandem.importing.names import LABEL_NAMES
 from tandem.importing.recordings import (
     KINDS,
     Reader,
@@ -98,6 +99,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
         codes = reader.names_of_codes(that_change=bool(patterns))
+        codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
         has_header = reader.form is None or reader.form.has_header
         if codes and not has_header and {*codes}.isdisjoint(reader.names_of_codes(that_change=True)):
             ways.append(f"join the files if each row is a sequence: cat {shlex.quote(str(folder))}/*{ending} > new.csv")

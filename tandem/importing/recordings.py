@@ -31,7 +31,15 @@ from tandem.importing.names import LABEL_NAMES, RECORDED_NAMES, STEP_NAMES
 from tandem.importing.text_format import TextTable
 from tandem.terminal.messages import one_line
 
-KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
+KINDS = {
+    ".csv": "text",
+    ".tsv": "text",
+    ".psv": "text",
+    ".txt": "text",
+    ".dat": "text",
+    ".parquet": "parquet",
+    ".npy": "npy",
+}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
 ONE_DIRECTION = 0.7  # share of the rows of a clock that are later than the one before, or earlier
 NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns

@@ -46,7 +46,7 @@ from tandem.terminal.progress import ProgressLine
 ARRAYS = (".npy", ".npz")
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
-ENDING = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
+ENDING = r"(\.(csv|tsv|psv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
 
 
 def add_arguments(group: Any) -> None:

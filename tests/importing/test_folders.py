@@ -469,7 +469,7 @@ def test_the_advised_pattern_fits_the_names(tmp_path: Path, form: str, pattern: 
 
 
 def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
-    folder = write_recordings(tmp_path / "d", "s_{}_{}.txt".format, "anomaly")
+    folder = write_recordings(tmp_path / "d", "s_{}_{}.psv".format, "anomaly")
     message = refusal(folder)
     assert "or give --label anomaly, if that column has the labels" in message
     assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
