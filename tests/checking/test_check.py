@@ -254,20 +254,15 @@ def subject_of(task_name: str, model_name: str, device: str) -> Subject:
     return Subject(settings, data, shape, task, opened, num_sequences=40, has_padding=task_name != "forecast")
 
 
-# On some processors, oneDNN's LSTM divides the gradient of its weights among two threads.
-LSTM_REMARKS = [("threads", "warn")]
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("model_name", TASK_OF)
 def test_every_built_in_network_passes(model_name: str, device: str):
-    result = remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))])
-    assert result in ([], LSTM_REMARKS if (model_name, device) == ("seq2seq", "cpu") else [])
+    assert remarks([*run_checks(subject_of(TASK_OF[model_name], model_name, device))]) == []
 
 
 @pytest.mark.parametrize("workload", ["sign", "pen", "price", pytest.param("rally", marks=pytest.mark.long)])
 def test_the_four_workloads_pass(workload: str):
-    assert remarks([*check_workload(workload, ["cpu"])]) in ([], LSTM_REMARKS if workload == "price" else [])
+    assert remarks([*check_workload(workload, ["cpu"])]) == []
 
 
 # CUDA graphs ------------------------------------------------------------------------------------------------------

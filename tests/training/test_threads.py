@@ -93,9 +93,7 @@ def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, pre
     expected = finish(trained(task, model, num, steps, precision))
     trainer = trained(task, model, num, steps, precision)
     accepted = list(auto.seconds_with_same_bits(trainer, NUMBERS))
-    # oneDNN divides among threads the gradient of the weights of its LSTM, which only seq2seq has, and on some
-    # processors products in bf16.
-    if precision == "bf16" or model == "seq2seq":
+    if precision == "bf16":  # on some processors, oneDNN divides its products among threads
         assert accepted[0] == 1
     else:
         assert accepted == list(NUMBERS)
@@ -114,6 +112,7 @@ def test_a_fit_has_the_bits_of_one_thread(model: str):
 def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
     x = x.clone().requires_grad_()
     outputs = layer(x)
+    outputs = outputs if isinstance(outputs, Tensor) else outputs[0]  # an LSTM's state is part of it
     weights = torch.linspace(-1, 1, outputs.numel()).view_as(outputs)
     return [outputs, *torch.autograd.grad(outputs, [x, *layer.parameters()], weights)]
 
@@ -131,6 +130,8 @@ def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
         (lambda: nn.LayerNorm([8, 64]), (512, 8, 64)),
         (lambda: nn.Conv1d(16, 48, 5, padding="same"), (64, 16, 96)),
         (lambda: nn.Conv1d(48, 48, 3, stride=2, padding=1, dilation=2, groups=4, bias=False), (64, 48, 96)),
+        (lambda: nn.LSTM(3, 32, batch_first=True), (64, 45, 3)),
+        (lambda: nn.LSTM(3, 32, 2, bias=False, bidirectional=True), (45, 64, 3)),
     ],
 )
 def test_a_layer_computes_what_torchs_does_with_the_same_bits_on_any_threads(make, shape):
@@ -143,6 +144,26 @@ def test_a_layer_computes_what_torchs_does_with_the_same_bits_on_any_threads(mak
     results = with_numbers(lambda: gradients(layer, inputs))
     torch.testing.assert_close(results[1], expected, rtol=1e-4, atol=1e-4)
     assert [number for number in NUMBERS if not are_equal(results[number], results[1])] == []
+
+
+@pytest.mark.parametrize("is_forward_safe", [False, True])
+def test_an_lstm_that_more_threads_would_change_has_the_bits_of_one_thread(is_forward_safe: bool, monkeypatch):
+    """On any processor: that they would is planted."""
+    monkeypatch.setattr(ordered, "keeps_bits", lambda *arguments: is_forward_safe and not arguments[3])
+
+    def compute() -> list[Tensor]:
+        torch.manual_seed(0)
+        results = gradients(layer, inputs)
+        with torch.no_grad():
+            return [*results, *layer(inputs, (hidden, hidden))[1]]
+
+    layer, inputs, hidden = nn.LSTM(3, 8, 2, batch_first=True, dropout=0.5), torch.randn(4, 9, 3), torch.randn(2, 4, 8)
+    torch.set_num_threads(1)
+    expected = compute()
+    ordered.use_in(layer)
+    assert [number for number, results in with_numbers(compute).items() if not are_equal(results, expected)] == []
+    with pytest.raises(RuntimeError, match="Expected 3, got 5"):
+        layer(torch.randn(4, 9, 5))
 
 
 @pytest.fixture

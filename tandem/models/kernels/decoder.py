@@ -23,12 +23,12 @@ from torch.autograd.function import once_differentiable
 from tandem.machine.threads import using_threads
 from tandem.models.kernels import choose, dropout
 from tandem.models.kernels.gru import sigmoid_backward, tanh_backward
-from tandem.models.kernels.ordered import add_product, product
+from tandem.models.kernels.ordered import LSTM, add_product, product
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
     """Whether `decode` supports this LSTM and input. Under autocast it computes in fp32."""
-    return choose("LSTM decoder", x.device.type == "cpu" and type(lstm) is nn.LSTM)
+    return choose("LSTM decoder", x.device.type == "cpu" and type(lstm) in (nn.LSTM, LSTM))
 
 
 def decode(

@@ -1,14 +1,13 @@
 """CPU operations whose bits do not depend on the number of threads, so that the number may change between two steps.
 
 torch gives the same bits with any number of threads for most operations: each thread computes other elements of the
-result. There are four exceptions. It divides a sum among threads in three: a product with a long inner dimension, the
-gradients of LayerNorm's weight and bias, and the gradient of a convolution's weight. And on some processors, MKL
-computes the last rows of each thread's part in another order. Here, a long inner dimension is cut into equal parts that
-are added in order, and one thread computes what more threads would compute with other bits. The result has the bits of
-a training on one thread.
+result. There are five exceptions. It divides a sum among threads in four: a product with a long inner dimension, the
+gradients of LayerNorm's weight and bias, the gradient of a convolution's weight and, with some numbers, that of an
+LSTM's weights. And on some processors, MKL computes the last rows of each thread's part in another order. Here, a long
+inner dimension is cut into equal parts that are added in order, and one thread computes what more threads would compute
+with other bits. The result has the bits of a training on one thread.
 
-Measured with 1, 2, 3, 4 and 8 threads. oneDNN's LSTM is not among these operations; tandem/training/threads.py
-therefore tries the network of each training.
+Measured with 1, 2, 3, 4 and 8 threads.
 """
 
 import functools
@@ -28,11 +27,16 @@ LONGEST = 383  # inner dimension that MKL does not divide; 384 it divides among 
 
 def safely(operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """operation(*arguments), on one thread if torch's number of threads would give it other bits."""
-    number = torch.get_num_threads()
-    if number == 1 or keeps_bits(operation, number, *map(layout, arguments)):
+    if is_safe(operation, *arguments):
         return operation(*arguments)
     with using_threads(1):
         return operation(*arguments)
+
+
+def is_safe(operation: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether torch's number of threads gives operation(*arguments), one tensor or more, the bits of one thread."""
+    number = torch.get_num_threads()
+    return number == 1 or keeps_bits(operation, number, *map(layout, arguments))
 
 
 def layout(argument: Any) -> Any:
@@ -40,14 +44,14 @@ def layout(argument: Any) -> Any:
 
 
 @functools.lru_cache(4096)  # a step always has the same layouts
-def keeps_bits(operation: Callable[..., Tensor], number: int, *layouts: Any) -> bool:
+def keeps_bits(operation: Callable[..., Any], number: int, *layouts: Any) -> bool:
     """Whether `number` threads give the bits of one thread, tried with random values: MKL does not document it."""
     results = []
     for num_threads in (1, number):
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad(), using_threads(num_threads):
             results.append(operation(*(example(argument, generator) for argument in layouts)))
-    return torch.equal(*results)
+    return all(map(torch.equal, *results))  # of several tensors, or of the rows of one
 
 
 def example(argument: Any, generator: torch.Generator) -> Any:
@@ -77,12 +81,7 @@ def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) 
 
 def adder(target: Tensor, left: Tensor, right: Tensor) -> Callable[[Tensor, Tensor, Tensor], Any]:
     """`add_product` for the steps of a recurrence, whose layouts, those of these matrices, are then looked up once."""
-    number = torch.get_num_threads()
-    if is_short(left.shape[1], *target.shape) and (
-        number == 1 or keeps_bits(addmm, number, *map(layout, (target, left, right)))
-    ):
-        return addmm
-    return add_product
+    return addmm if is_short(left.shape[1], *target.shape) and is_safe(addmm, target, left, right) else add_product
 
 
 def is_short(inner: int, rows: int, columns: int) -> bool:
@@ -129,8 +128,9 @@ def use_in(model: nn.Module) -> None:
     """Let the network's layers of the types below compute with these operations, by replacing the classes of its
     modules. Their parameters stay.
     """
+    classes = {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.Conv1d: Conv1d, nn.LSTM: LSTM}
     for module in model.modules():
-        if ordered_class := {nn.Linear: Linear, nn.LayerNorm: LayerNorm, nn.Conv1d: Conv1d}.get(type(module)):
+        if ordered_class := classes.get(type(module)):
             module.__class__ = ordered_class
 
 
@@ -224,3 +224,52 @@ class OrderedConv1d(torch.autograd.Function):
             )
 
         return *in_order(gradients, needs_x, True, needs_bias), None
+
+
+class LSTM(nn.LSTM):
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:  # type: ignore[override]
+        is_plain = isinstance(x, Tensor) and x.dim() == 3 and not self.proj_size
+        if torch.get_num_threads() == 1 or not is_plain or torch.is_autocast_enabled("cpu"):
+            return super().forward(x, state)
+        zeros = x.new_zeros(self.num_layers * (1 + self.bidirectional), x.shape[1 - self.batch_first], self.hidden_size)
+        hidden, cell = state or (zeros, zeros)
+        self.check_forward_args(x, (hidden, cell), None)  # oneDNN would read beyond a tensor that is too small
+        parts, has_graph = (x, hidden, cell, *self._flat_weights), torch.is_grad_enabled()
+        settings = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
+        if is_safe(try_lstm, has_graph, has_graph, *settings, *parts):
+            return super().forward(x, state)
+        with using_threads(torch.get_num_threads() if is_safe(try_lstm, has_graph, False, *settings, *parts) else 1):
+            if not has_graph:
+                return super().forward(x, state)
+            outputs, hidden, cell = OrderedLSTM.apply(settings, *parts)  # type: ignore[no-untyped-call]
+            return outputs, (hidden, cell)
+
+
+def try_lstm(has_graph: bool, has_gradients: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    """An LSTM's outputs and, if `has_gradients`, all gradients. Its weights are as small as new ones: large ones have
+    no gradients, since the gates are then open or shut.
+    """
+    (has_biases, num_layers, _, _, *directions), (x, hidden, cell, *weights) = arguments[:6], arguments[6:]
+    parts = [x, hidden, cell, *(weight / math.sqrt(hidden.shape[-1]) for weight in weights)]
+    with torch.set_grad_enabled(has_graph):
+        weights = [part.requires_grad_(has_gradients) for part in parts][3:]
+        outputs = torch.lstm(x, (hidden, cell), weights, has_biases, num_layers, 0.0, False, *directions)
+        return (*outputs, *torch.autograd.grad(outputs, parts, outputs)) if has_gradients else outputs
+
+
+class OrderedLSTM(torch.autograd.Function):
+    """torch's operation, whose backward pass is computed by one thread."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: tuple[Any, ...], *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.parts = [part.detach().requires_grad_() for part in parts]
+        x, hidden, cell, *weights = ctx.parts
+        with torch.enable_grad():
+            ctx.outputs = torch.lstm(x, (hidden, cell), weights, *settings)
+        return tuple(output.detach() for output in ctx.outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        with using_threads(1):
+            return None, *torch.autograd.grad(ctx.outputs, ctx.parts, gradients, retain_graph=True)
