@@ -121,11 +121,11 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
         assert note in "".join(new_workload.summary_lines(plan))
         plan = planned(tmp_path / "t.csv", f"--na={marker}", "--missing", "interpolate")
         assert "may mean missing" not in "".join(new_workload.summary_lines(plan))
-        at = pd.Timestamp("2024-03-01") + pd.to_timedelta(table["frame"], unit="min")  # once refused with such a mark
-        timed = saved(marked.drop(columns="frame").assign(time=at), tmp_path / "timed.csv")
-        timed = planned(timed, f"--na={marker}", "--missing", "interpolate")
-        assert timed.workload.preprocess.columns.step == "time"
-        assert timed.summary["num_filled"] == plan.summary["num_filled"] == len(rows)
+    at = pd.Timestamp("2024-03-01") + pd.to_timedelta(table["frame"], unit="min")  # once refused with such a mark
+    timed = saved(marked.drop(columns="frame").assign(time=at), tmp_path / "timed.csv")
+    timed = planned(timed, f"--na={marker}", "--missing", "interpolate")
+    assert timed.workload.preprocess.columns.step == "time"
+    assert timed.summary["num_filled"] == plan.summary["num_filled"] == len(rows)
     plan = planned(saved(table.assign(f0=np.arange(len(table)) % 100), tmp_path / "t.csv"))
     assert "may mean missing" not in "".join(new_workload.summary_lines(plan)), "99 is one of its numbers"
     counts = series(spots=np.where(np.arange(300) % 50 < 2, -1, np.arange(300)), code=np.arange(300) % 4 - 1)

@@ -322,9 +322,9 @@ def test_an_unknown_model_gets_one_sentence(tmp_path: Path):
 def test_several_commands_at_once_lose_no_block(tmp_path: Path):
     project = make_project(tmp_path / "project")
     saved(clips(LABELS), project / "t.csv")
-    names = ["first", "second", "third", "first"]
+    names = ["first", "second", "first"]
     results = at_once(lambda name: tandem(project, "new", name, "t.csv", "--epochs", "1", check=False), names)
-    assert sorted(result.returncode for result in results) == [0, 0, 0, 2], results
+    assert sorted(result.returncode for result in results) == [0, 0, 2], results
     assert "first" in next(result.stdout for result in results if result.returncode)
     params = (project / "params.yaml").read_text()
     assert all(f"\n{name}:\n" in params and (project / f"workloads/{name}/data/t.csv").is_file() for name in names)
