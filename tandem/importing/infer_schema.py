@@ -145,8 +145,8 @@ def check_times_are_there(columns: TableColumns, time: str) -> None:
     is_empty = columns.numbers(time).isna()
     if columns.kinds[time] == "time" and 0 < is_empty.mean() <= MISTAKEN_SHARE:
         raise ValueError(
-            f"{columns.name}: {is_empty.sum():,} rows have no time in {time!r}; if they are no steps, leave them out: "
-            f"table = table[table[{time!r}].notna()]; or name another column with --step or --time"
+            f"{columns.name}: {time!r} has no time in {is_empty.sum():,} of {len(is_empty):,} rows; if these are no "
+            f"steps, leave them out: table = table[table[{time!r}].notna()]; or name another with --step or --time"
         )
 
 
