@@ -67,10 +67,10 @@ def shared_part(columns: TableColumns, sequence: str, label: str) -> str:
             for place in parts.columns if not parts.isna().any(axis=None) else ():
                 pairs = pd.DataFrame({"part": parts[place], "label": rows[label]})
                 if pairs["part"].nunique() <= len(pairs) / 2 and follows(pairs, "label", "part"):
-                    code = f"table['person'] = table[{name!r}].str.split({sign!r}).str[{place}]"
                     return (
-                        f"; several sequences share a part of {name!r}, as {parts[place].iloc[0]!r}, and {label!r} "
-                        f"follows it: if it tells who was recorded, write {code} and give --groups person"
+                        f"; several sequences share a part of {name!r}, as {parts[place].iloc[0]!r} of "
+                        f"{ids.iloc[0]!r}, and {label!r} follows it: if it tells who was recorded, write it into a "
+                        "column and name that with --groups"
                     )
     return ""
 
