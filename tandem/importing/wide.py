@@ -182,11 +182,13 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
 
 def check_may_be_steps(columns: TableColumns) -> None:
     """Raises CommandError if the numbered columns are a few that vary independently, as x1, ..., x5 of other tables."""
-    [run, *others] = numbered([name for name in columns.frame.columns if columns.kinds.get(name) in NUMERIC]).values()
-    if others or len(run) > FEW_COLUMNS:
+    [(stem, run), *others] = numbered([*columns.frame.columns]).items()
+    if others or len(run) > FEW_COLUMNS or named_like((*STEP_NAMES, *CALENDAR_NAMES), [stem]):
         return
-    values = columns.frame[run].astype(float)
-    if np.nanmean([values[name].corr(values[after]) for name, after in pairwise(run)]) < MUST_CORRELATE:
+    if any(columns.kinds.get(name) not in NUMERIC for name in run):
+        return
+    values = [columns.numbers(name) for name in run]
+    if pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < MUST_CORRELATE:
         raise CommandError(
             f"{columns.shown}: {shortened(run, 3)} hardly correlate, so they may be other quantities, not the steps of "
             f"one; give --layout wide if a row is a sequence of {len(run)} steps, --layout long if it is one step; "

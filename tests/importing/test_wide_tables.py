@@ -287,6 +287,11 @@ def test_a_few_numbered_columns_that_vary_independently_are_asked_about(tmp_path
     path = saved(table, tmp_path / "t.csv")
     assert "x0, ..., x4 hardly correlate, so they may be other quantities" in question(path).replace("x0, x1,", "x0,")
     assert planned(path, "--layout", "wide").summary["max_steps"] == 5
+    days = table.rename(columns={f"x{number}": f"day_{number}" for number in range(5)})
+    assert planned(saved(days, path)).summary["max_steps"] == 5  # their names say it
+    table = table.astype(object)
+    table.loc[7, "x2"] = "gone"
+    assert "x0, ..., x4 hardly correlate" in question(saved(table, path)).replace("x0, x1,", "x0,")
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
