@@ -152,7 +152,7 @@ def why_no_label(columns: TableColumns, sequence: str, step: str, label: str) ->
         merge = f"table = table.merge(pandas.read_csv('labels.csv', dtype=str), on={sequence!r})"
         return f"it is named like people or devices; if another table has the labels, write {merge}"
     if columns.kinds[label] in ("whole", "number") and columns.num_distinct(label) <= MOST_RARE:
-        if re.search(r"[\[(].+[\])]$", label):
+        if re.search(r"[\[(][^\d=][^=]*[\])]$", label):
             return "it has a unit and few values, as a setting has (--label may name a number of each row too)"
     num_sequences = columns.num_distinct(sequence)
     if columns.kinds[step] == "time" and columns.num_distinct(step) * num_sequences < 1.1 * len(columns.frame):

@@ -56,6 +56,8 @@ def test_a_column_that_is_rather_no_label_is_a_question(tmp_path: Path):
     table = table_with(label=lambda number: number % 3 * 10).rename(columns={"label": "oven [°C]"})  # beside a target
     with pytest.raises(CommandError, match="has a unit and few values, as a setting has .*; give --label 'oven"):
         planned(saved(table, tmp_path / "t.csv"))
+    table = table.rename(columns={"oven [°C]": "hot (0/1)"})  # what its values mean is no unit
+    assert chosen(planned(saved(table, tmp_path / "t.csv")))["label"] == "hot (0/1)"
     table = clips(LABELS, lengths=(8, 9)).rename(columns={"label": "store_id"})
     with pytest.raises(CommandError, match=r"'store_id' is .* but it is called an id; give --label store_id if it is"):
         planned(saved(table, tmp_path / "t.csv"))
