@@ -96,8 +96,6 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
-    if is_series and not {"step", "time"} & {*options}:
-        check_times_are_there(columns, times[0])
     is_series = is_series and not named_like(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
     is_converted = bool(known_choices)
     if not of_series:
@@ -111,6 +109,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         return choices[key][0]
 
     as_series = of_series or (is_series and not of_sequences and not known_choices)
+    if as_series and is_series and "time" not in options:
+        check_times_are_there(columns, times[0])
     is_cut = "window" in known_choices
     try:
         infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted, is_cut)

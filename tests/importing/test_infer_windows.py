@@ -222,6 +222,12 @@ def test_of_two_labels_as_numbers_the_other_is_no_feature(tmp_path: Path):
     assert "9 (it may be another label: few whole numbers, each for many rows)" in reasons(plan)["features"]
 
 
+def test_times_that_are_not_used_may_be_empty(tmp_path: Path):
+    table = recording(["sit", "walk"] * 6)
+    table.loc[[5, 90], "time"] = None
+    assert chosen(planned(saved(table, tmp_path / "t.csv")))["step"] == "row"
+
+
 def test_recordings_of_one_label_each_are_cut_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     table = clips(["sit", "walk", "run"] * 4, lengths=(90, 130))
     plan = planned(path := saved(table, tmp_path / "t.csv"), "--window", "32")
