@@ -48,7 +48,7 @@ NO_TABLE = {
         "ARFF; save it as CSV, e.g. pandas.DataFrame(scipy.io.arff.loadarff(path)[0]).map(lambda cell: cell.decode() "
         "if isinstance(cell, bytes) else cell).to_csv(new_path, index=False)"
     ),
-    r"\{(?=[^{}]*\"(labels?|y|targets?)\"\s*:)[^{}]*\"(\w+)\"\s*:\s*\[\s*\[": (
+    r"\{(?=[^{}]*\"(labels?|y|targets?)\"\s*:)[^{}]*\"(?!\1\")(\w+)\"\s*:\s*\[\s*\[": (
         r"JSON with arrays; save them as npz: data = json.loads(pathlib.Path(path).read_text()); "
         r"numpy.savez('new.npz', X=data['\2'], y=data['\1'])"
     ),
@@ -158,7 +158,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             f"{path} has its header in line {line}, with {len(header)} cells, and the rows below have {width}; make "
             "them alike: the first or last column may have no name there, such as the row names of R"
         )
-    if line and width == 1 and all(re.fullmatch(NUMBER, row[0].strip()) for row in below):  # as Apple's watches write
+    are_numbers = width == 1 and all(re.fullmatch(NUMBER, row[0].strip()) for row in below)
+    if line and are_numbers and not compression:  # as Apple's watches write
         command = f"(echo value; tail -n +{line + 1} {shlex.quote(str(path))}) > new.csv"
         raise ValueError(f"{path} has {line} lines about the recording above its numbers; {command} leaves them out")
     if delimiter != ",":

@@ -118,3 +118,5 @@ def test_arrays_in_json_are_refused_with_the_code_that_saves_them_as_npz(
     code = refusal(path).partition("save them as npz: ")[2]
     exec(f"import json, numpy, pathlib; path = {str(path)!r}; {code}")  # noqa: S102
     assert planned(tmp_path / "new.npz", "--axes", "NTC").summary["num_sequences"] == 24
+    written(path, json.dumps({"X": [[[1, 2]]], "y": [[1, 0]]}))
+    assert "X=data['X'], y=data['y']" in refusal(path)
