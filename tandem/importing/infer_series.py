@@ -117,12 +117,12 @@ def find_times(columns: TableColumns) -> list[str]:
 def advice_on_times(columns: TableColumns) -> str:
     """How to write times that are not read; empty if there are none."""
     parts = {name.lower(): name for name in columns.of_kind("whole")}
-    names = [parts[name] for name in PARTS_OF_TIMES if name in parts] if {"year", "month"} <= {*parts} else []
-    if names or (names := parts_by_range(columns)):
-        first_day = "" if "day" in parts or len(names) > 2 else ".assign(day=1)"
-        if not {*map(str.lower, names)} <= {*PARTS_OF_TIMES}:
-            first_day = f".set_axis({[*PARTS_OF_TIMES][: len(names)]}, axis=1)"
-        code = f"table['time'] = pandas.to_datetime(table[{names}]{first_day}); table = table.drop(columns={names})"
+    are_named = {"year", "month"} <= {*parts}
+    names = [parts[name] for name in PARTS_OF_TIMES if name in parts] if are_named else parts_by_range(columns)
+    if names:
+        first_day = "" if "day" in parts else ".assign(day=1)"
+        renamed = first_day if are_named else f".set_axis({[*PARTS_OF_TIMES][: len(names)]}, axis=1)"
+        code = f"table['time'] = pandas.to_datetime(table[{names}]{renamed}); table = table.drop(columns={names})"
         return f"{', '.join(names)} are parts of a time; join them: {code}"
     for name in columns.of_kind("odd"):
         return f"{name!r} holds {columns.advice(name)}"
