@@ -19,8 +19,9 @@ def advice_on_two_tables(paths: Sequence[Path]) -> str:
     for path, of_columns in permutations(paths) if are_text else ():
         rows = read(of_columns)
         for column in map(str, rows):
-            if len(wells := {*names[path]} & {*rows[column].astype(str)}) > max(1, len(names[path]) / 2):
-                others = [name for name in names[path] if name not in wells]
+            wells = {*names[path]} & {*rows[column].astype(str)}
+            others = [name for name in names[path] if name not in wells]
+            if others and len(wells) > max(1, len(others)):  # a list of all columns says what they mean
                 code = (
                     f"{code_of(path)}.melt({others!r}, var_name={column!r}).merge({code_of(of_columns)}, on={column!r})"
                 )
@@ -32,12 +33,21 @@ def advice_on_two_tables(paths: Sequence[Path]) -> str:
     rows, shared = read(small), [name for name in names[small] if name in names[large]]
     if not shared or len(shared) == len(names[small]) or rows[shared].dropna().duplicated().any():
         return ""
+    keys = keys_of(rows, shared)
+    if 2 * len(keys & keys_of(read(large), shared)) < len(keys):  # as the times of two sensors
+        return ""
     code = f"{code_of(large)}.merge({code_of(small)}.dropna(subset={shared}), how='left', on={shared})"
     code = code.replace(", dtype=str", "")  # the step of some is 3.0, of others 3
     return (
         f"{small} has a row for each {' and '.join(map(repr, shared))} of {large}, or for some; join them: "
         f"import pandas; {code}.to_csv('new.csv', index=False); then give new.csv"
     )
+
+
+def keys_of(rows: pd.DataFrame, shared: Sequence[str]) -> set[tuple[str, ...]]:
+    """The ids and steps of a table; 3.0 is 3."""
+    texts = rows[shared].dropna().astype(str).replace(r"\.0$", "", regex=True)
+    return {*texts.itertuples(index=False, name=None)}
 
 
 def is_parquet(path: Path) -> bool:

@@ -546,7 +546,8 @@ def test_files_without_a_header_that_end_with_their_label_may_have_a_sequence_in
     for label in range(4):
         rows = np.random.default_rng(label).normal(size=(30, 16)).round(2)
         pd.DataFrame(rows).assign(label=label).to_csv(folder / f"{label}.csv", header=False, index=False)
-    assert f"join the files if each row is a sequence: cat {folder}/*.csv > new.csv" in refusal(folder)
+    words = f"join the files if each row is a sequence: cat {folder}/*.csv > new.csv, or give --label 17"
+    assert words in refusal(folder)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -560,3 +561,13 @@ def test_a_table_of_events_beside_the_steps_is_refused_with_the_code_that_joins_
     exec(refusal(folder).partition("join them: ")[2].partition("; then")[0].replace("new.csv", f"{tmp_path}/new.csv"))  # noqa: S102
     plan = planned(tmp_path / "new.csv")
     assert plan.workload.task == "detect" and plan.summary["classes"] == ["none", *sorted({*LABELS})]
+
+
+def test_a_list_of_columns_and_a_sensor_with_other_times_are_not_joined(tmp_path: Path):
+    (folder := tmp_path / "d").mkdir()
+    table = pd.DataFrame({"time": np.arange(50), "x": np.arange(50) % 7})
+    saved(table, folder / "a.csv")
+    columns = pd.DataFrame({"column": ["time", "x"], "meaning": ["seconds", "metres"]})
+    for other in (columns, table.rename(columns={"x": "y"}).assign(time=table["time"] + 0.5)):
+        saved(other, folder / "b.csv")
+        assert "has other columns than" in refusal(folder)
