@@ -213,7 +213,8 @@ def columns_of(array: Array, arrays: list[Array]) -> dict[str, Array]:
         raise ValueError(f"{labels[0]} does not go with {array}; give a label for each")
     for candidate in arrays:
         if candidate.word in LABELS and candidate.values.ndim == 2 and candidate.values.shape[1] > 1:
-            example = "y.argmax(axis=1)" if np.isin(candidate.values, (0, 1)).all() else "y[:, 0]"
+            is_one_hot = np.isin(candidate.values, (0, 1)).all() and (candidate.values.sum(axis=1) == 1).all()
+            example = "y.argmax(axis=1)" if is_one_hot else "y[:, 0]"
             raise ValueError(f"{candidate}: the labels have several columns; give one number each, e.g. {example}")
         if candidate.split != array.split or candidate.word in ENDS:
             continue
