@@ -84,7 +84,7 @@ def code_for_long_form(
 
 def code_for_quantities_in_turn(columns: TableColumns, sequence: str, step: str) -> str:
     """The code that makes a column of each quantity that a text names, each at times of its own, as the PIDs of a car
-    are logged; empty if the table has other columns of numbers. `sequence`: that text, or one that it tells.
+    are logged; empty if other columns than its unit would be lost. `sequence`: that text, or one that it tells.
     """
     numbers = columns.of_kind("whole", "number", exclude=[sequence, step])
     if len(numbers) != 1 or columns.repeats(step):
@@ -95,6 +95,9 @@ def code_for_quantities_in_turn(columns: TableColumns, sequence: str, step: str)
     if not texts:
         return ""
     item = max(texts, key=columns.num_distinct)
+    others = [name for name in columns.kinds if name not in (item, step, *numbers)]
+    if any(len(columns.frame[[item, name]].drop_duplicates()) > columns.num_distinct(item) for name in others):
+        return ""  # as patients
     pivot = f"index={step!r}, columns={item!r}, values={numbers[0]!r}, aggfunc='last', sort=False"
     return f"table = table.pivot_table({pivot}).ffill().dropna().reset_index()"
 

@@ -334,3 +334,5 @@ def test_quantities_that_are_logged_in_turn_get_a_column_each(tmp_path: Path, ti
     said = re.sub(r"; or (for a forecast write|if another).*?(?= \(before)", "", said)
     written = pd.read_csv(rewritten(said, tmp_path)[0])
     assert written[["RPM", "oil", "air"]].to_numpy().tolist()[:2] == [[0, 1, 2], [3, 1, 2]] and len(written) == 238
+    people = table.assign(who=np.repeat(["p", "q", "r"], 80))  # the code would mix them
+    assert "a column for each" not in refusal(saved(people, tmp_path / "t.csv"))
