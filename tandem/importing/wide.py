@@ -292,7 +292,9 @@ def open_wide(
             "of a sequence"
         )
     [run, *_] = runs.values()
-    gap = gap_in(run) if has_header else f"; columns {len(runs)} apart are most alike" * (len(runs) > 1)
+    gap = gap_in(run) if has_header else ""
+    if (num := len(runs)) > 1 and not has_header:
+        gap = f"; columns {num} apart are most alike, so these are {num} features; a header 0, 1, 2, ... makes one"
     steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     notes = [*notes, steps, *parts_notes(files)]
