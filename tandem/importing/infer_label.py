@@ -98,12 +98,12 @@ def find_label(
 
 def alike_names(columns: TableColumns, names: Sequence[str], words: Sequence[str]) -> list[str]:
     """The first column and those that share one of `words` in their names, as label:sits and label:walks do, but not
-    their cells, as a code of the label does. Empty if there are none, or the first is called just label.
+    their cells, as a code of the label does: one for each. Empty if there are none, or the first is called just label.
     """
     shared = words_of(names[0]) & {*words} if names else set()
     others = [name for name in names[1:] if words_of(name) & shared and names[0].strip().lower() not in shared]
     pairs = {name: columns.frame[[names[0], name]].drop_duplicates() for name in others}
-    others = [name for name, both in pairs.items() if len(both) > max(both.nunique(dropna=False))]
+    others = [name for name, both in pairs.items() if len(both) > min(both.nunique(dropna=False))]
     return [names[0], *others] if others else []
 
 

@@ -124,14 +124,15 @@ def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.
 
 
 def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises in equal steps in every sequence, from numbers that are less than a step apart or mostly
-    differ: a few, each of many sequences, may be a setting, as of a force that rises.
+    """Whether `column` rises or falls in equal steps in every sequence, as the rows up to a failure do, from numbers
+    that are less than a step apart or mostly differ: a few, each of many sequences, may be a setting, as of a force.
     """
     order, same = rows_together(columns, sequence)
     values = columns.numbers(column).to_numpy()[order]
     distances, starts = np.diff(values)[same], values[np.r_[True, ~same]]
-    are_times = np.ptp(starts) < np.median(distances) or 3 * len(np.unique(starts)) > len(starts)
-    return bool((distances > 0).all() and are_times) and are_even(distances)
+    goes_one_way = (distances > 0).all() or (distances < 0).all()
+    are_times = np.ptp(starts) < abs(np.median(distances)) or 3 * len(np.unique(starts)) > len(starts)
+    return bool(goes_one_way and are_times) and are_even(np.abs(distances))
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:

@@ -336,3 +336,13 @@ def test_quantities_that_are_logged_in_turn_get_a_column_each(tmp_path: Path, ti
     assert written[["RPM", "oil", "air"]].to_numpy().tolist()[:2] == [[0, 1, 2], [3, 1, 2]] and len(written) == 238
     people = table.assign(who=np.repeat(["p", "q", "r"], 80))  # the code would mix them
     assert "a column for each" not in refusal(saved(people, tmp_path / "t.csv"))
+
+
+def test_a_coarse_and_a_fine_label_are_a_question_and_a_countdown_is_no_feature(tmp_path: Path):
+    """As RUL, label1 and label2 of engines: label1 is 1 where RUL, the number of rows that are left, is small."""
+    table = pd.concat([recording(["0", "1", "2"], seed=seed, engine=seed) for seed in range(4)], ignore_index=True)
+    fine = table.pop("activity").astype(int)
+    left = table.groupby("engine").cumcount(ascending=False)
+    path = saved(table.assign(RUL=left, label1=1 * (fine > 0), label2=fine), tmp_path / "t.csv")
+    refusals.question(lambda: planned(path), "give --label label1 or --label label2")
+    assert planned(path, "--label", "label1").workload.preprocess.columns.features == ("x", "y")
