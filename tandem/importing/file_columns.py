@@ -169,8 +169,7 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     fields = [next(iter(words)) if len(words) == 1 else f"{{part{place}}}" for place, words in enumerate(columns, 1)]
     shared = [place for place, words in enumerate(columns) if 1 < len(words) <= len(parts) / 2]
     numbered = [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
-    people = [place for place in numbered if not named_like(SEQUENCE_NAMES, columns[place])]  # not run01
-    for place in people[:1]:
+    for place in places_of_people(parts)[:1]:
         fields[place] = "{person}"
     words, numbers, are_last = list[str](), list[str](), False  # a number before the words may be a part of a setting
     for label in shared:
@@ -184,6 +183,31 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
             (numbers if is_number else words).append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
             are_last = is_number
     return [*numbers, *words][:3] if are_last else [*words, *numbers][:3]
+
+
+def places_of_people(parts: Sequence[Sequence[str]]) -> list[int]:
+    """The parts of names that several share and that are letters before a number, such as P01, but not run01."""
+    columns = enumerate({*column} for column in zip(*parts, strict=True))
+    shared = [(place, words) for place, words in columns if 1 < len(words) <= len(parts) / 2]
+    numbered = [(place, words) for place, words in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in words)]
+    return [place for place, words in numbered if not named_like(SEQUENCE_NAMES, words)]
+
+
+def remark_on_people(ids: Sequence[str]) -> list[Note]:
+    """The pattern that makes groups of a part of the files' names, such as S2 of stress/S2_EDA and baseline/S2_EDA. A
+    name of one part is rather a count, unless it is called like people.
+    """
+    names = [name.rsplit("/", 1)[-1] for name in ids]
+    for sign in "_- .":
+        parts = [name.split(sign) for name in names]
+        if len({*map(len, parts)}) > 1 or (len(parts[0]) == 1 and not named_like((*PEOPLE, "s"), names)):
+            continue
+        for place in places_of_people(parts)[:1]:
+            fields = ["*"] * place + ["{person}"] + ["*"] * (place + 1 < len(parts[0]))
+            pattern = shlex.quote(sign.join(fields))
+            why = f"several files share it; if it is a person, --pattern {pattern} makes groups of it"
+            return [("names", parts[0][place], why)]
+    return []
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

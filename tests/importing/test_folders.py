@@ -571,3 +571,16 @@ def test_a_list_of_columns_and_a_sensor_with_other_times_are_not_joined(tmp_path
     for other in (columns, table.rename(columns={"x": "y"}).assign(time=table["time"] + 0.5)):
         saved(other, folder / "b.csv")
         assert "has other columns than" in refusal(folder)
+
+
+@pytest.mark.parametrize("form", ["{label}/S{person}_EDA", "{label}/S{person}"])
+def test_a_part_of_the_names_that_files_of_several_labels_share_is_offered_as_the_groups(tmp_path: Path, form: str):
+    """As the persons of WESAD, whose stress was in train and whose baseline in test."""
+    folder = write_files(
+        tmp_path / "d", lambda number: f"{form.format(label=LABELS[number], person=number // 3 + 2)}.csv"
+    )
+    notes = {key: why for key, _, why in planned(folder).source.notes}
+    [pattern] = re.findall(r"--pattern (\S+) makes groups of it", notes["names"])
+    assert sum(planned(folder, "--pattern", pattern.strip("'")).summary["num_groups"].values()) == 6
+    folder = write_files(tmp_path / "e", lambda number: f"{LABELS[number]}/rec{number // 3}.csv")
+    assert "names" not in {key for key, _, _ in planned(folder).source.notes}
