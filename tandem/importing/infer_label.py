@@ -21,15 +21,17 @@ from tandem.importing.columns import (
     shortened,
     words_of,
 )
+from tandem.importing.infer_step import rows_together
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.row_per_item import code_for_quantities_in_turn
-from tandem.params.schema import columns_of
+from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError
 
 MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, each is rarely a class
 MOST_BACKGROUND = 0.5  # the share of rows without an event
 USUAL_BACKGROUND = 0.75  # the same, of a value that is not called none
 SHORTEST_WINDOW = 8  # rows of one label that are worth a window
+USUAL_ROWS = 30  # of a window that gets the label of its last row
 COLUMN_KINDS = ("text", "flag", "whole", "number")
 FEW_SEQUENCES, LONG = 100, 1000  # of so many rows on average
 WEAK_NAMES = {"type", "kind"}  # of labels, but of much else too
@@ -277,7 +279,31 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     why += "; name another column with --label"
     if share >= USUAL_BACKGROUND:
         why += f", or save the table again after {code_for_no_event(columns, label, usual)}"
+    if len(columns.frame) >= SHORTEST_WINDOW * columns.num_distinct(sequence):
+        code, flags = code_for_windows(columns, sequence, step, label)
+        why += "; or if each row has one of its own, cut windows and give each that of its last row: "
+        why += f"{code}; then give {flags}"
     raise ValueError(why)
+
+
+def code_for_windows(columns: TableColumns, sequence: str, step: str, label: str) -> tuple[str, str]:
+    """The code that cuts windows, backwards from the last row of a sequence, and gives each the label of its last row;
+    and the options for them.
+    """
+    order, same = rows_together(columns, sequence)
+    length = max(2, min(USUAL_ROWS, int(np.quantile(np.bincount(columns.codes(sequence)), 0.1))))
+    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
+    count = "pandas.Series(range(len(table)), table.index)"
+    count = f"table.groupby({sequence!r}).cumcount(ascending=False)" if whose else count
+    code = f"table['window'] = {whose}({count} // {length}).astype(str)"
+    if (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
+        key = ", key=pandas.to_numeric" if columns.kinds[step] != "time" else ""
+        code = f"table = table.sort_values({step!r}{key}); {code}"
+    code += f"; table = table[table.groupby('window')['window'].transform('size') == {length}]"
+    code += f"; table[{label!r}] = table.groupby('window')[{label!r}].transform('last')"
+    flags = f"--sequence window --step {shlex.quote(step)} --label {shlex.quote(label)}"
+    flags += f" --groups {shlex.quote(sequence)}" if whose and columns.num_distinct(sequence) >= len(SPLITS) else ""
+    return code, flags
 
 
 def code_for_no_event(columns: TableColumns, label: str, usual_label: str) -> str:

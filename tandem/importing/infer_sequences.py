@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tandem.data.rows import NO_EVENT, digits_of_times
-from tandem.data.splits import SPLITS
 from tandem.importing.columns import (
     MOST_CLASSES,
     MOST_REPEATS,
@@ -27,6 +26,7 @@ from tandem.importing.infer_groups import find_groups
 from tandem.importing.infer_ids import find_ids, find_sequence
 from tandem.importing.infer_label import (
     MOST_RARE,
+    code_for_windows,
     find_label,
     find_task,
     firsts_of_stretches,
@@ -53,7 +53,6 @@ from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-USUAL_ROWS = 30  # of a window that gets the number of its last row
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -104,6 +103,8 @@ def infer_sequences(
             f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another{can_be}"
         )
     check_not_a_number_per_step(columns, sequence, step, label, options.get("task"))
+    if options.get("task") == "classify" and not is_cut:
+        find_task(columns, sequence, step, label)  # says how to write a label that changes within a sequence
     task = choose("task", lambda: find_task(columns, sequence, step, label))
     groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
@@ -127,20 +128,10 @@ def check_not_a_number_per_step(columns: TableColumns, sequence: str, step: str,
     may_be_class = task != "regress" and columns.kinds[label] == "whole" and columns.num_distinct(label) <= MOST_RARE
     if may_be_class or changes.sum() <= MOST_REPEATS * len(changes):
         return
-    length = max(2, min(USUAL_ROWS, int(np.quantile(np.bincount(columns.codes(sequence)), 0.1))))
-    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
-    count = f"table.groupby({sequence!r}).cumcount()" if whose else "pandas.Series(range(len(table)), table.index)"
-    code = f"table['window'] = {whose}({count} // {length}).astype(str)"
-    if (np.diff(columns.numbers(step).to_numpy()[order])[same] < 0).any():
-        key = ", key=pandas.to_numeric" if columns.kinds[step] != "time" else ""
-        code = f"table = table.sort_values({step!r}{key}); {code}"
-    flags = f"--sequence window --step {shlex.quote(step)} --label {shlex.quote(label)} --task regress"
-    flags += f" --groups {shlex.quote(sequence)}" if whose and columns.num_distinct(sequence) >= len(SPLITS) else ""
+    code, flags = code_for_windows(columns, sequence, step, label)
     raise ValueError(
         f"{columns.name}: {label!r} is a number that changes from row to row; a sequence has one label, so cut windows "
-        f"and give each the number of its last row: {code}; table = table[table.groupby('window')['window'].transform("
-        f"'size') == {length}]; table[{label!r}] = table.groupby('window')[{label!r}].transform('last'); then give "
-        f"{flags}"
+        f"and give each the number of its last row: {code}; then give {flags} --task regress"
     )
 
 

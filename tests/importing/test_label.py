@@ -346,3 +346,20 @@ def test_a_coarse_and_a_fine_label_are_a_question_and_a_countdown_is_no_feature(
     path = saved(table.assign(RUL=left, label1=1 * (fine > 0), label2=fine), tmp_path / "t.csv")
     refusals.question(lambda: planned(path), "give --label label1 or --label label2")
     assert planned(path, "--label", "label1").workload.preprocess.columns.features == ("x", "y")
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "classify"]])
+def test_a_word_that_changes_from_row_to_row_is_that_of_the_last_row_of_a_window(tmp_path: Path, options: list[str]):
+    """As whether it rains tomorrow, in a table of days and places. The last rows of each place are in a window."""
+    days = pd.date_range("2024-01-01", periods=105)
+    draw = np.random.default_rng(0)
+    table = pd.concat([pd.DataFrame({"date": days, "place": name, "sun": draw.normal(size=105)}) for name in "abcd"])
+    table["rain"] = np.where(table["sun"] > 0.3, "No", "Yes")
+    said = refusal(saved(table, tmp_path / "t.csv"), "--label", "rain", *options)
+    path, flags = rewritten(said, tmp_path)
+    written = pd.read_csv(path)
+    assert flags == "--sequence window --step date --label rain --groups place".split() and len(written) == 4 * 90
+    assert (written.groupby("place")["date"].max() == "2024-04-14").all()
+    lasts = written.groupby("window").tail(1)
+    assert (np.where(lasts["sun"] > 0.3, "No", "Yes") == lasts["rain"]).all()
+    assert planned(path, *flags).summary["classes"] == ["No", "Yes"]
