@@ -50,7 +50,7 @@ from tandem.importing.infer_step import (
 from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item, code_for_long_form
 from tandem.params.schema import NO_GROUPS, columns_of
-from tandem.terminal.command import WrongArgument
+from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
@@ -107,6 +107,13 @@ def infer_sequences(
         find_task(columns, sequence, step, label)  # says how to write a label that changes within a sequence
     task = choose("task", lambda: find_task(columns, sequence, step, label))
     groups = choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
+    if groups == label and not {"label", "groups"} & {*options}:  # the names of folders
+        raise CommandError(
+            f"{columns.name}: {label!r} is the only column that could be the label, and may also say who or what was "
+            f"recorded; give --label {shlex.quote(label)} if it is the label, or --groups {shlex.quote(label)} and "
+            "name the label with --label, --pattern or --labels",
+            NO_ANSWER,
+        )
     is_drawn = task == "classify" and groups == NO_GROUPS and not columns.has_split
     if is_drawn and (rare := rare_classes(columns, sequence, label, "keep_rare" in options)):
         choose("rare_classes", lambda: rare)

@@ -584,3 +584,13 @@ def test_a_part_of_the_names_that_files_of_several_labels_share_is_offered_as_th
     assert sum(planned(folder, "--pattern", pattern.strip("'")).summary["num_groups"].values()) == 6
     folder = write_files(tmp_path / "e", lambda number: f"{LABELS[number]}/rec{number // 3}.csv")
     assert "names" not in {key for key, _, _ in planned(folder).source.notes}
+
+
+def test_folders_of_people_that_are_the_only_label_are_a_question(tmp_path: Path):
+    """As the users of mice, which were the label and the groups at once: the words in the files are no label."""
+    folder = write_files(tmp_path / "d", lambda number: f"user{number // 3}/s_{number}.csv")
+    for path in folder.rglob("*.csv"):
+        table = pd.read_csv(path)
+        table.assign(button=np.array(["left", "none", "right"])[np.arange(len(table)) % 3]).to_csv(path, index=False)
+    assert "give --label folder1 if it is the label, or --groups folder1 and name the label" in question(folder)
+    assert len(planned(folder, "--label", "folder1").summary["classes"]) == 6
