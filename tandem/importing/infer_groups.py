@@ -31,7 +31,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
     followed = [column for column in shared if label_follows(columns, taken[-1], column)]
     for column in followed:
         is_number = columns.kinds[column] == "number"  # a person's weight, or a setting that is a feature
-        if not is_number and not are_too_few(columns.frame[column], columns.splits):
+        if not is_number:
             num_values = columns.num_distinct(column)
             return column, f"{taken[-1]!r} follows it; {what_groups_do(num_values, columns.has_split)}"
     if shared:
@@ -45,7 +45,9 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
 
 
 def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -> list[str]:
-    """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps."""
+    """Columns that are constant in each sequence and equal in several, unless named like people, labels or steps, or
+    with too few values to be groups.
+    """
     firsts, most = columns.firsts(sequence), columns.num_distinct(sequence) / 2
     candidates = columns.of_kind("text", "whole", "time", "number", exclude=taken)
     excluded = named_like(LABEL_NAMES, candidates)
@@ -53,7 +55,8 @@ def shared_columns(columns: TableColumns, sequence: str, taken: Sequence[str]) -
     excluded += named_like(STEP_NAMES, columns.of_kind("text", "whole"))  # a date of several sequences is no step
     # Most numbers are features, which change; to see that is faster than to count their values.
     same = [name for name in candidates if name not in excluded and not columns.changes(name, firsts).any()]
-    return [column for column in same if 2 <= columns.num_distinct(column) <= most]
+    same = [column for column in same if columns.num_distinct(column) <= most]
+    return [column for column in same if not are_too_few(columns.frame[column], columns.splits)]
 
 
 def shared_part(columns: TableColumns, sequence: str, label: str) -> str:
