@@ -50,8 +50,10 @@ LAGGED = (
 LAG_OF_CLOCK = r"(?P<stem>.+?)-(?P<number>\d{1,2}:[0-5]\d)"  # bg-5:55 is 5 hours and 55 minutes before
 SURE_LAG = r"\(t|t ?\+|(^|[ _])t$"
 COEFFICIENTS = {"mfcc", "mfccs", "chroma"}  # their numbers are no steps
+WITH_UNIT = r"(?P<number>\d{1,9}(?:\.\d{1,9})?) ?(?P<stem>[^\W\d_]+)"  # 1100nm, a wavelength
 BARE = rf"(?={DATE}|\d{{8}}|.*\D$)"  # 2022-03-01_B1 is B1 at a date, and 2_x_0 the step 0 of 2_x
 NUMBER_FIRST = rf"(?:(?i:{'|'.join(STEP_NAMES)})[ _]?|{BARE})(?P<number>{DATE}|\d{{1,9}})[ _.\-]+(?P<stem>\D.*)"
+FEWEST_OF_UNIT = 30  # columns of a spectrum with units in their names: 1Hz ... 20Hz may be features
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
 SMALL_CHANGES = 0.1  # beside the variance: of a random walk of a hundred steps 0.06, of independent rows 2
@@ -72,7 +74,9 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
     dated, number_first, lags_of_clock, lagged, whole, decimal = (runs_of(names, form) for form in forms)
     # Without x(t), x_t or x_t+1 among them, x_t-1 and x_t-2 may be numbered steps.
     lagged = {stem: run for stem, run in lagged.items() if any(re.search(SURE_LAG, name) for name in run)}
+    of_units = [*runs_of(names, WITH_UNIT).values()]
     likely = [dated, number_first, lags_of_clock, lagged, *((decimal, whole) if "" in decimal else (whole, decimal))]
+    likely += [{"": run} for run in of_units if len(of_units) == 1 and len(run) >= FEWEST_OF_UNIT]
     return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
 

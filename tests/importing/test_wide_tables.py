@@ -123,6 +123,8 @@ def test_columns_with_dates_or_with_the_number_first_are_steps_in_their_order(
 def test_numbers_before_a_word_that_is_no_step_are_no_steps():
     names = [f"mfcc{number}_mean" for number in range(20)]
     assert not wide.numbered(names) and not wide.numbered([f"{number}Hz" for number in range(20)])
+    wavelengths = [f"{number}nm" for number in range(1100, 1500, 8)]  # a spectrum has many
+    assert wide.numbered(["oil", *wavelengths]) == {"": wavelengths}
 
 
 def test_a_gap_in_numbered_columns_is_said(tmp_path: Path):
