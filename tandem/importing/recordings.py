@@ -195,11 +195,13 @@ def check_is_a_row_per_step(forms: Sequence[TextTable]) -> None:
         )
     odd = next((form for form in forms if len(form.names) != len(first.names)), first)
     if odd is not first and not first.has_header:
+        cells = f"{len(odd.names):,} cell{'s' * (len(odd.names) > 1)}"
         raise ValueError(
-            f"{odd.path} has {len(odd.names):,} cells in a line, and {path} {len(first.names):,}; make them alike, or "
+            f"{odd.path} has {cells} in a line, and {path} {len(first.names):,}; make them alike, or "
             "leave out the files of one kind; or if each is a channel or a label with a line for each sequence, "
             "resample the channels to equal lengths if they differ, and write one file: numpy.savez('new.npz', "
-            "X=numpy.stack(channels, 1), y=labels); give that with --axes NCT"
+            "X=numpy.stack(channels, 1), y=labels), with subject=... and split=... if files have people, or are train "
+            "and test; give that with --axes NCT"
         )
 
 

@@ -506,7 +506,7 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
     for number in range(12):  # the third is in no sample
         np.savetxt(tmp_path / f"c_{number:02}.dat", draw.normal(size=(30, 1 if number == 3 else 6)), fmt="%.3f")
     message = refusal(tmp_path, "--pattern", "{label}_*")
-    assert f"{tmp_path / 'c_03.dat'} has 1 cells in a line" in message and "if each is a channel or a label" in message
+    assert f"{tmp_path / 'c_03.dat'} has 1 cell in a line" in message and "if each is a channel or a label" in message
 
 
 def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):
