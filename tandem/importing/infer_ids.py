@@ -16,6 +16,8 @@ from tandem.importing.infer_step import advice_on_recordings, find_steps, rows_t
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
+NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
+
 
 def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
     ids = [name for name in find_ids(columns) if name not in taken]
@@ -34,12 +36,16 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
         for name in columns.of_kind("whole"):
             if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
                 raise ValueError(f"{columns.name}: {mistake}")
+        count = (
+            "if the rows are in order, count them: table['step'] = range(len(table)), and give --step step and --label "
+            "for a recording with labels in its rows, each for many; or "
+        ) * (len(taken) == 0)
         raise NotFound(
             advice_on_recordings(columns)
             or f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
-            "--sequence and --step for many sequences, --time for one series; if the rows are in order, count them: "
-            "table['step'] = range(len(table)), and give --step step and --label for a recording with labels in its "
-            "rows; or for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row"
+            f"--sequence and --step for many sequences, --time for one series; {count}"
+            "for a forecast table['time'] = pandas.to_datetime(table.index, unit='s'), a second for each row; "
+            f"{NO_ORDER}"
         )
     column, step = next(((name, step) for name in ids for step, _ in find_steps(columns, name)), (ids[0], None))
     unordered = named_like(SEQUENCE_NAMES, ids[: ids.index(column)])  # as trials of people whose clocks go on

@@ -23,7 +23,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_groups import find_groups
-from tandem.importing.infer_ids import find_ids, find_sequence
+from tandem.importing.infer_ids import NO_ORDER, find_ids, find_sequence
 from tandem.importing.infer_label import (
     MOST_RARE,
     code_for_windows,
@@ -53,7 +53,6 @@ from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
-NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 

@@ -19,9 +19,8 @@ import pyarrow as pa
 from tandem.importing import text_format, text_tables
 from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened, words_of
 from tandem.importing.headers import FEWEST_RISING, Note
-from tandem.importing.infer_ids import find_ids
+from tandem.importing.infer_ids import NO_ORDER, find_ids
 from tandem.importing.infer_label import alike_names
-from tandem.importing.infer_sequences import NO_ORDER
 from tandem.importing.infer_series import find_times
 from tandem.importing.infer_step import are_even, find_steps
 from tandem.importing.long_table import (
