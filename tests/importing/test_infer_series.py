@@ -1,5 +1,6 @@
 """What `tandem new` infers of a series: interval, season, window and horizon, on tables made here."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tandem.params.intervals import parse_interval
 from tandem.terminal.command import CommandError
 from tests import own_tables
 from tests.own_tables import chosen, reasons, remarks, saved, series
-from tests.refusals import sentence
+from tests.refusals import question, sentence
 
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> WorkloadPlan:
@@ -236,3 +237,13 @@ def test_a_curve_without_noise_has_no_season(kind: str):
     weekly = levels[kind] * (1 + 0.1 * np.sin(2 * np.pi * step / 7))
     season, _ = find_season(np.log(weekly), parse_interval("day"))
     assert season and season.steps == 7
+
+
+def test_the_question_for_the_target_names_the_last_column_and_those_of_few_values_last(tmp_path: Path):
+    """As the count of hired bikes, behind the month, the weekday and the weather."""
+    draw = np.random.default_rng(0)
+    kinds = {name: draw.integers(1, 5, size=300) for name in ("weather", "sky")}
+    numbers = {f"n{number}": draw.normal(size=300).round(3) for number in range(9)}
+    table = series(**kinds, **numbers, count=draw.integers(0, 999, size=300)).rename(columns={"value": "temp"})
+    said = question(lambda: planned(tmp_path, table), "or another column")
+    assert re.findall(r"--target (\w+)", said) == ["temp", *(f"n{number}" for number in range(6)), "count"]
