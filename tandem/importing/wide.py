@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.importing import text_format, text_tables
 from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened, words_of
@@ -331,7 +332,8 @@ def row_per_sequence(
                 rows = text_tables.read(form, dict.fromkeys(form.names, pa.string()) | of_steps)
             if missing := [name for name in (*of_steps, *others) if name not in rows.column_names]:
                 raise ValueError(f"{file} has no column {missing[0]!r}, which {path} has; make them alike")
-            yield Part(*steps_of(rows, features, file), rows.select(others), split)
+            cells = pa.table({name: plain_whole(rows[name]) for name in others})
+            yield Part(*steps_of(rows, features, file), cells, split)
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named_like(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
@@ -356,6 +358,17 @@ def row_per_sequence(
         choices={"label": label} if label else {},
         used_options=("sequence", "label") if unnamed_label else ("sequence",),
     )
+
+
+def plain_whole(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text such as 1.000e+00, as numpy writes all numbers, as 1 if all of it is so."""
+    if not pa.types.is_string(cells.type) or not cells.null_count < len(cells):
+        return cells
+    if not pc.all(pc.match_substring_regex(cells, r"^\d\.\d+e[+-]\d\d$")).as_py():
+        return cells
+    numbers = cells.cast(pa.float64())
+    is_whole = pc.all(pc.equal(numbers, pc.round(numbers))).as_py()
+    return numbers.cast(pa.int64()).cast(pa.string()) if is_whole else cells
 
 
 def label_without_header(columns: TableColumns) -> str:

@@ -431,3 +431,11 @@ def test_rows_of_a_plate_with_an_elapsed_time_are_steps(tmp_path: Path, num_rows
     assert planned(saved(labelled, wells), *flags).summary["num_sequences"] == 12
     plan = planned(path, "--target", "A1")
     assert (plan.summary["interval"], plan.summary["num_rows"]) == ("15min", num_rows)
+
+
+def test_labels_that_numpy_writes_with_an_exponent_are_whole_numbers(tmp_path: Path):
+    """As the heartbeats of MIT-BIH, whose class was 0.000000000000000000e+00."""
+    draw = np.random.default_rng(0)
+    values = np.c_[draw.normal(size=(30, 12)).cumsum(axis=1), np.arange(30) % 3]
+    np.savetxt(path := tmp_path / "t.csv", values[draw.permutation(30)], delimiter=",")
+    assert planned(path).summary["classes"] == ["0", "1", "2"]
