@@ -243,12 +243,13 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
 
 def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = True) -> Trainer:
     device = kind_of("cuda")()
-    trainer = planted(settings, num_steps, features=features)
-    tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in trainer.train_split.tensors.items()}
+    tensors = {
+        name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in full_tensors(num_steps, features).items()
+    }
     if resident:
         tensors = {name: tensor.to(device.torch_device) for name, tensor in tensors.items()}
     split = Split(tensors, device, data_location="device" if resident else "host")
-    return Trainer(trainer.model.to(device.torch_device), split, split, settings, trainer.task)
+    return trainer_on(split, settings)
 
 
 @pytest.mark.gpu
