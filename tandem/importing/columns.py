@@ -123,9 +123,21 @@ class TableColumns:
         times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
         return times.dt.as_unit("us").astype("int64").where(times.notna()) / 1e6
 
-    def likely_marker(self, column: str) -> str:
-        """A sentence about a number that repeats far from all others, of nines or whole and negative, such as 999.9 or
-        -200, or about -1 among counts; empty if there is none.
+    def likely_markers(self, names: Sequence[str]) -> list[str]:
+        """A sentence about each number that may mean missing, with the columns that hold it."""
+        held: dict[str, list[str]] = {}
+        for name in names:
+            marker, num = self.likely_marker(name)
+            if num:
+                held.setdefault(marker, []).append(f"{name!r} ({num:,} cells)")
+        return [
+            f"{marker} in {shortened(places)} may mean missing: --na={marker} then says so"
+            for marker, places in held.items()
+        ]
+
+    def likely_marker(self, column: str) -> tuple[str, int]:
+        """A number that repeats far from all others, of nines or whole and negative, such as 999.9 or -200, or -1 among
+        counts; and the number of its cells. Empty and 0 if there is none.
         """
         numbers = self.numbers(column).dropna().to_numpy(np.float64)
         for end in (numbers.min(), numbers.max()) if len(numbers) else ():
@@ -139,8 +151,8 @@ class TableColumns:
             else:  # the only negative number, or far from the others
                 is_likely = end < 0 <= low or low < high and min(abs(low - end), abs(high - end)) > high - low
             if is_likely:
-                return f"{marker} in {column!r} ({num_markers:,} cells) may mean missing: --na={marker} then says so"
-        return ""
+                return marker, num_markers
+        return "", 0
 
     def codes(self, column: str) -> np.ndarray:
         """(R,) integers from 0 that are equal if the cells are equal; two empty cells are."""

@@ -134,7 +134,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     features, why = choices["features"]
     numeric = [*features, *(choices[key][0] for key in ("target", "label") if key in choices)]
     numeric = [column for column in numeric if columns.kinds.get(column) in ("whole", "number")]
-    choices["features"] = features, "; ".join(filter(None, [why, *map(columns.likely_marker, numeric)]))
+    choices["features"] = features, "; ".join(filter(None, [why, *columns.likely_markers(numeric)]))
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}

@@ -132,8 +132,9 @@ def test_a_number_that_may_mean_missing_is_named(tmp_path: Path):
     note = "".join(new_workload.summary_lines(planned(saved(counts, tmp_path / "counts.csv"))))
     assert "-1 in 'spots' (12 cells) may mean missing" in note and "'code'" not in note
     gas = series(gas=np.where(np.arange(300) % 50 < 2, -999, 450 + 7 * np.arange(300)))
-    note = "".join(new_workload.summary_lines(planned(saved(gas, tmp_path / "gas.csv"))))
-    assert "-999 in 'gas' (12 cells) may mean missing" in note
+    gas["air"] = gas["gas"] + 1.5 * (gas["gas"] != -999)
+    note = "".join(new_workload.summary_lines(planned(saved(gas, tmp_path / "gas.csv"), "--target", "value")))
+    assert "-999 in 'gas' (12 cells), 'air' (12 cells) may mean missing" in note
 
 
 def test_a_table_is_read_for_predictions_as_it_was_for_the_training(tmp_path: Path):
