@@ -113,6 +113,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             ways.append("give --label folder1 if it is who or what was recorded")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
+    of_names = (None, "the place of its file by the number in the name")
     key = unused_name("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})
 
@@ -128,7 +129,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         reader.names,
         per_sequence.column_names,
         ids=(key, "the folder's name" if axes == "C" else "the file's name"),
-        step=(reader.step, reader.why_step),
+        step=of_names if axes == "C" else (reader.step, reader.why_step),
         choices=choices,
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.own_tables import planned
+from tests.own_tables import planned, reasons
 from tests.shapes import LABELS, PEOPLE, expect, padded, prepared, question, recordings, written
 
 
@@ -93,6 +93,7 @@ def test_a_folder_of_numbered_arrays_may_have_a_file_for_each_step(tmp_path: Pat
     message = question(tmp_path / "d")
     assert f"--axes C if each is one step of {size} channels or --axes {axes} if each is a sequence" in message
     plan, data = prepared(tmp_path / "d", "--axes", "C")
+    assert "by the number in the name" in reasons(plan)["step"]
     assert sorted(data.sequences.ids) == sorted(f"{LABELS[number]}/{number // 3}" for number in range(18))
     raw = data.sequences.values[:, :, :size] * data.std[:size] + data.mean[:size]
     for row, name in enumerate(data.sequences.ids):

@@ -502,7 +502,7 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
         np.savetxt(tmp_path / f"{name}.txt", draw.normal(size=shape), fmt="%.3f", delimiter="\t")
     message = refusal(tmp_path)
     assert f"{tmp_path / 'PS1.txt'} has 60 cells in a line, and {tmp_path / 'TS1.txt'} 6; make them alike" in message
-    assert "a line for each sequence, resample the channels to equal lengths" in message
+    assert "a line for each sequence, resample the channels to equal lengths" in message and "subject=..." in message
     for number in range(12):  # the third is in no sample
         np.savetxt(tmp_path / f"c_{number:02}.dat", draw.normal(size=(30, 1 if number == 3 else 6)), fmt="%.3f")
     message = refusal(tmp_path, "--pattern", "{label}_*")
