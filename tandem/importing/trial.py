@@ -203,6 +203,8 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
         if remark:
             lack = "a target in them is missing, or a feature has no value yet"
         gaps += f"; {num_lost:,} windows are left out ({by_split}), because {lack}"
+        if remark and loses_many_windows(summary):
+            gaps += "; if it is the target, give a shorter --horizon, or fill its short gaps in the table"
     return {**choices, "missing": (missing, gaps)}, summary
 
 

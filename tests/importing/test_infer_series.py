@@ -150,6 +150,7 @@ def test_the_windows_that_a_feature_without_its_first_values_costs_are_counted(t
     later = np.where(np.arange(300) < 100, np.nan, np.arange(300) % 7)
     plan = planned(tmp_path, series(later=later), "--target", "value", "--input-steps", "12")
     assert "; 100 windows are left out (train 100), because a target in them is missing, or" in reasons(plan)["missing"]
+    assert reasons(plan)["missing"].endswith("give a shorter --horizon, or fill its short gaps in the table")
     reason = reasons(planned(tmp_path, series().drop(index=100), "--input-steps", "12"))["missing"]
     assert "windows are left out (train " in reason and "because a missing or incomplete point is in them" in reason
 
