@@ -127,7 +127,7 @@ def judge_rounding(
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
-    seed, is_whole, horizon = original.seed, num_epochs is None, 0
+    seed, is_whole, num_alike = original.seed, num_epochs is None, 0
     num_seeds = verdicts.NUM_SEEDS_OF_MARGIN if is_whole else verdicts.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
     other_runs: list[Run] = []
@@ -135,12 +135,13 @@ def judge_rounding(
         perturbed_runs = project.rerun([seed], num_epochs, perturbations=range(1, verdicts.NUM_PERTURBED + 1))
         other_runs = project.rerun(seeds[: verdicts.NUM_SEEDS], num_epochs, evaluate=is_whole)
         envelope = verdicts.measure_envelope(new_run, perturbed_runs, other_runs)
-        if verdict := verdicts.within(original, new_run, environment, envelope):
-            return verdict
-        horizon = envelope.horizon
+        result = verdicts.within(original, new_run, environment, envelope)
+        if isinstance(result, Verdict):
+            return result
+        num_alike = result
     if is_whole:
         other_runs += project.rerun(seeds[len(other_runs) :], num_epochs, evaluate=True)
-    return verdicts.judge_final_scores(original, new_run, other_runs, environment, horizon)
+    return verdicts.judge_final_scores(original, new_run, other_runs, environment, num_alike)
 
 
 def refuse_other_environment(run: Run) -> None:

@@ -132,20 +132,25 @@ def judge(reference: Reference, own_run: Run) -> Verdict:
     environment = verdicts.environment_of(published, own_run)
     if verdict := verdicts.judge_bitwise(published, own_run, environment):
         return verdict
-    if verdicts.may_round(published, own_run) and (
-        verdict := verdicts.within(published, own_run, environment, reference.envelope)
-    ):
-        return verdict
-    return judge_score(reference, own_run, environment)
+    num_alike = 0
+    if verdicts.may_round(published, own_run):
+        result = verdicts.within(published, own_run, environment, reference.envelope)
+        if isinstance(result, Verdict):
+            return result
+        num_alike = result
+    return judge_score(reference, own_run, environment, num_alike)
 
 
-def judge_score(reference: Reference, own_run: Run, environment: EnvironmentInfo) -> Verdict:
+def judge_score(reference: Reference, own_run: Run, environment: EnvironmentInfo, num_alike: int) -> Verdict:
     """Judge by whether the score is one that another seed could have: by Student's prediction interval of one more
     score (Hahn and Meeker 1991, Statistical Intervals). With four workloads and its level of 99%, 4 of 100 machines
     that compute correctly get a "different".
     """
     published = reference.side.scores
-    sentence = f"{reference.side.score_name} {own_run.test_score:.4f} here, {reference.run.test_score:.4f} published"
+    sentence = (
+        f"{verdicts.beyond_rounding(own_run, num_alike)}: {reference.side.score_name} {own_run.test_score:.4f} here, "
+        f"{reference.run.test_score:.4f} published"
+    )
     deviation = stdev(published) if len(published) >= MIN_SEEDS_OF_MARGIN else 0.0
     if not deviation:
         return Verdict("inconclusive", sentence=f"{sentence}; five published seeds that differ are needed to judge it")

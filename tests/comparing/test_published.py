@@ -66,7 +66,7 @@ def test_the_score_of_another_seed_is_compatible_and_a_much_lower_one_is_differe
                                     (min(scores) - 3 * width, "different")):  # fmt: skip
                 score_record = {"score_name": name, "metrics": {name: score}}
                 own_run = replace(reference.run, score=score_record)
-                assert published.judge_score(reference, own_run, EnvironmentInfo()).name == expected
+                assert published.judge_score(reference, own_run, EnvironmentInfo(), 0).name == expected
 
 
 XEON = "Intel(R) Xeon(R) Processor (family 6 model {})"

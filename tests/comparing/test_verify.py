@@ -283,6 +283,19 @@ def trained_again(losses: list[float], seed: int = 0, predicted: str = "", size:
     return run_of(make_manifest("cpu", **changes), rows or None)
 
 
+def test_outside_the_envelope_the_scores_decide_on_other_hardware_alone() -> None:
+    """There, each step is rounded differently, and a maximum may be at another step: `sign` on two kinds of EPYC."""
+    recorded, here = trained_again([1.0] * 4), trained_again([1.0, 1.0, 1.1, 1.0])
+    envelope = verdicts.Envelope([dict.fromkeys(verdicts.LOSSES, 1e-6)] * 4, horizon=4, num_perturbed=4)
+    other_threads = verdicts.EnvironmentInfo(settings=("threads 2 here, 1 recorded",))
+    verdict = verdicts.within(recorded, here, other_threads, envelope)
+    assert isinstance(verdict, verdicts.Verdict) and verdict.cause == "epoch 3"
+    other_processor = verdicts.EnvironmentInfo(hardware=("name EPYC A here, EPYC B recorded",))
+    assert verdicts.within(recorded, here, other_processor, envelope) == 2
+    sentence = verdicts.beyond_rounding(here, 2)
+    assert sentence == "the losses agree within rounding up to epoch 2 of 4, so the scores decide"
+
+
 def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
     number = 8
     chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
@@ -327,13 +340,13 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     before = trained_again([1.0], predicted=recorded or "")
-    judged = verdicts.judge_final_scores(before, exact, others, verdicts.EnvironmentInfo(), horizon=0)
+    judged = verdicts.judge_final_scores(before, exact, others, verdicts.EnvironmentInfo(), num_alike=0)
     assert str(judged) == verdict, judged.sentence
-    quick = verdicts.judge_final_scores(before, trained_again([1.0]), [], verdicts.EnvironmentInfo(), horizon=0)
+    quick = verdicts.judge_final_scores(before, trained_again([1.0]), [], verdicts.EnvironmentInfo(), num_alike=0)
     assert quick.name == "inconclusive" and quick.sentence.endswith("but the test split was not predicted")
     other = verdicts.EnvironmentInfo(versions=("torch 3 here, 2 recorded",))
     if judged.name == "different":
-        assert verdicts.judge_final_scores(before, exact, others, other, horizon=0).cause == "environment"
+        assert verdicts.judge_final_scores(before, exact, others, other, num_alike=0).cause == "environment"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +356,7 @@ def test_people_decide_whether_the_endpoints_differ(size: int, verdict: str) -> 
     """150 wrong sequences are those of 150 people, of four, or of two."""
     recorded, exact = (trained_again([1.0], 0, wrong_in(count), size) for count in (150, 10))
     others = [trained_again([1.0], seed, wrong_in(count), size) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    judged = verdicts.judge_final_scores(recorded, exact, others, verdicts.EnvironmentInfo(), horizon=0)
+    judged = verdicts.judge_final_scores(recorded, exact, others, verdicts.EnvironmentInfo(), num_alike=0)
     assert str(judged) == verdict, judged.sentence
     assert ("test groups" in judged.sentence) and ("no 95% interval: 4 test groups" in judged.sentence) == (size == 100)
 
