@@ -104,7 +104,13 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
     if is_auto and (why := why_one_thread(trainer, most)):
         return ThreadTuner([1]), f"threads 1: {why}"
-    can_try = most > 1 and not (trainer.why_no_steps or trainer.device.is_accelerator)
+    # In bf16, rounding hides most differences from a trial of a few steps, but not from a training.
+    why_kept = (
+        trainer.why_no_steps
+        or trainer.execution.precision == "bf16"
+        and "in bf16 another number may change the last bits"
+    )
+    can_try = most > 1 and not (why_kept or trainer.device.is_accelerator)
     seconds = seconds_with_same_bits(trainer, numbers) if can_try else {}
     if not is_auto:
         return ThreadTuner([most], changes_bits=most > 1 and most not in seconds), ""
@@ -118,7 +124,7 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
             "bit of the result"
         )
     number, sentence = choose_kept_threads(trainer, hardware, numbers)
-    why = trainer.why_no_steps or "another number would change the last bits of the result (see `tandem check`)"
+    why = why_kept or "another number would change the last bits of the result (see `tandem check`)"
     return ThreadTuner([number], changes_bits=number > 1), f"{sentence}; it is kept, because {why}"
 
 

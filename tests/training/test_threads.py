@@ -37,7 +37,7 @@ ONCE = (
     ("classify", "gru"), ("regress", "transformer"), ("detect", "conv_gru"), ("forecast", "seq2seq"),
     ("forecast", "hybrid"),
 )  # fmt: skip
-NUMBERS = (1, 2, 3, 8)
+NUMBERS = (1, 2, 3, 4, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -77,29 +77,34 @@ class Alternating(ThreadTuner):
 
 @pytest.mark.parametrize(("num", "steps"), [(90, 45), pytest.param(140, 8, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("task", "model", "precision"),
-    [(*pair, "fp32") for pair in COMBINATIONS if pair in ONCE]
+    ("task", "model"),
+    [pair for pair in COMBINATIONS if pair in ONCE]
     + [
-        pytest.param(*pair, "fp32", marks=pytest.mark.long)
+        pytest.param(*pair, marks=pytest.mark.long)
         for pair in COMBINATIONS
         if pair not in ONCE and pair[1] not in FITTED
-    ]
-    + [
-        pytest.param(task, model, "bf16", marks=pytest.mark.long)  # slower: torch's own kernels
-        for task, model in (("classify", "gru"), ("classify", "transformer"), ("detect", "conv_gru"))
     ],
 )
-def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, precision, num, steps):
-    expected = finish(trained(task, model, num, steps, precision))
-    trainer = trained(task, model, num, steps, precision)
-    accepted = list(auto.seconds_with_same_bits(trainer, NUMBERS))
-    if precision == "bf16":  # on some processors, oneDNN divides its products among threads
-        assert accepted[0] == 1
-    else:
-        assert accepted == list(NUMBERS)
-        assert trainer.state()["threads"] is None, "a resumed training may use another number"
-    trainer.thread_tuner = Alternating(accepted)
+def test_a_training_has_the_bits_of_one_thread_with_any_numbers(task, model, num, steps):
+    expected = finish(trained(task, model, num, steps))
+    trainer = trained(task, model, num, steps)
+    assert list(auto.seconds_with_same_bits(trainer, NUMBERS)) == list(NUMBERS)
+    assert trainer.state()["threads"] is None, "a resumed training may use another number"
+    trainer.thread_tuner = Alternating(NUMBERS)
     assert_same_bits(finish(trainer), expected)
+
+
+def test_a_training_in_bf16_keeps_its_number(monkeypatch: pytest.MonkeyPatch):
+    """A processor without instructions for bf16 had other bits in 7 of 24 trainings whose trial had the same."""
+    trainer = trained("classify", "gru", 60, 8, "bf16")
+    trainer.settings = replace(trainer.settings, threads=2)
+    assert auto.choose_threads(trainer, {})[0].kept_number == 2
+    monkeypatch.setattr(auto, "choose_kept_threads", lambda *_: (2, "threads 2"))
+    monkeypatch.setattr(auto, "usable_cores", lambda: 2)
+    trainer.settings = replace(trainer.settings, threads="auto")
+    threads, sentence = auto.choose_threads(trainer, {})
+    assert threads.numbers == [2] and threads.kept_number == 2
+    assert sentence == "threads 2; it is kept, because in bf16 another number may change the last bits"
 
 
 @pytest.mark.parametrize("model", FITTED)
