@@ -167,9 +167,8 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     """`parts`: those of each name."""
     columns = [{*column} for column in zip(*parts, strict=True)]
     fields = [next(iter(words)) if len(words) == 1 else f"{{part{place}}}" for place, words in enumerate(columns, 1)]
-    shared = [place for place, words in enumerate(columns) if 1 < len(words) <= len(parts) / 2]
-    numbered = [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
-    for place in places_of_people(parts)[:1]:
+    shared, numbered = shared_places(columns, len(parts))
+    for place in places_of_people(columns, numbered)[:1]:
         fields[place] = "{person}"
     words, numbers, are_last = list[str](), list[str](), False  # a number before the words may be a part of a setting
     for label in shared:
@@ -185,12 +184,15 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     return [*numbers, *words][:3] if are_last else [*words, *numbers][:3]
 
 
-def places_of_people(parts: Sequence[Sequence[str]]) -> list[int]:
-    """The parts of names that several share and that are letters before a number, such as P01, but not run01."""
-    columns = enumerate({*column} for column in zip(*parts, strict=True))
-    shared = [(place, words) for place, words in columns if 1 < len(words) <= len(parts) / 2]
-    numbered = [(place, words) for place, words in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in words)]
-    return [place for place, words in numbered if not named_like(SEQUENCE_NAMES, words)]
+def shared_places(columns: Sequence[set[str]], num_names: int) -> tuple[list[int], list[int]]:
+    """The parts of names that several share; and those of them that are letters before a number, such as P01."""
+    shared = [place for place, words in enumerate(columns) if 1 < len(words) <= num_names / 2]
+    return shared, [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
+
+
+def places_of_people(columns: Sequence[set[str]], numbered: Sequence[int]) -> list[int]:
+    """Those that may be people: not run01."""
+    return [place for place in numbered if not named_like(SEQUENCE_NAMES, columns[place])]
 
 
 def remark_on_people(ids: Sequence[str]) -> list[Note]:
@@ -202,7 +204,8 @@ def remark_on_people(ids: Sequence[str]) -> list[Note]:
         parts = [name.split(sign) for name in names]
         if len({*map(len, parts)}) > 1 or (len(parts[0]) == 1 and not named_like((*PEOPLE, "s"), names)):
             continue
-        for place in places_of_people(parts)[:1]:
+        columns = [{*column} for column in zip(*parts, strict=True)]
+        for place in places_of_people(columns, shared_places(columns, len(parts))[1])[:1]:
             fields = ["*"] * place + ["{person}"] + ["*"] * (place + 1 < len(parts[0]))
             pattern = shlex.quote(sign.join(fields))
             why = f"several files share it; if it is a person, --pattern {pattern} makes groups of it"

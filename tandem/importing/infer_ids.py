@@ -19,6 +19,11 @@ from tandem.terminal.command import NO_ANSWER, CommandError
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 
 
+def joined(keys: Sequence[str]) -> str:
+    """The code that makes the column `sequence` of several."""
+    return "table['sequence'] = " + " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
+
+
 def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
     ids = [name for name in find_ids(columns) if name not in taken]
     if not ids:
@@ -54,7 +59,7 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
             raise CommandError(
                 f"{columns.name}: {name!r} may count the sequences of each {group!r}, whose rows are together within a "
                 f"value of {name!r}; give --sequence {shlex.quote(name)} if that is one sequence, or join the columns: "
-                f"table['sequence'] = table[{group!r}].astype(str) + ' ' + table[{name!r}].astype(str)",
+                f"{joined([group, name])}",
                 NO_ANSWER,
             )
     num_values = columns.num_distinct(column)

@@ -23,7 +23,7 @@ from tandem.importing.columns import (
     words_of,
 )
 from tandem.importing.infer_groups import find_groups
-from tandem.importing.infer_ids import NO_ORDER, find_ids, find_sequence
+from tandem.importing.infer_ids import NO_ORDER, find_ids, find_sequence, joined
 from tandem.importing.infer_label import (
     MOST_RARE,
     code_for_windows,
@@ -188,11 +188,6 @@ def advice_on_blocks(columns: TableColumns, step: str, *keys: str) -> str:
         f"{step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if they tell sequences "
         f"apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}{both}"
     )
-
-
-def joined(keys: Sequence[str]) -> str:
-    """The code that makes the column `sequence` of several."""
-    return "table['sequence'] = " + " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
 
 
 def counts_blocks(columns: TableColumns, step: str, count: str, keys: Sequence[str]) -> bool:
