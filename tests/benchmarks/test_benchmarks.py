@@ -154,21 +154,16 @@ def test_the_worker_that_several_are_compared_with_takes_captured_steps(monkeypa
 
 
 @pytest.mark.long
-def test_a_contender_that_cannot_run_is_absent_with_its_reason():
+def test_a_contender_that_cannot_run_is_absent_with_its_reason(monkeypatch: pytest.MonkeyPatch):
     case = CASES[NAMES.index("price")]
-    entered = {"plain": (case, REFERENCE), "graph": (case, replace(PEERS["tandem"], step="graph"))}
+    others = {"graph": replace(PEERS["tandem"], step="graph"), "another": REFERENCE}
+    has_room = iter([True, False])  # asked after the start of each of the others
+    monkeypatch.setattr(throughput, "has_room", lambda device: next(has_room))
+    entered = {"plain": (case, REFERENCE), **{name: (case, contender) for name, contender in others.items()}}
     rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
-    assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
+    assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"] and not rounds.rates["another"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
-
-
-def test_a_contender_for_which_a_card_has_no_memory_is_left_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(throughput, "has_room", lambda device: False)
-    case = CASES[NAMES.index("price")]
-    entered = {"plain": (case, REFERENCE), "another": (case, REFERENCE)}
-    rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
-    assert len(rounds.rates["plain"]) == 2 and not rounds.rates["another"]
-    assert rounds.missing_reasons == {"another": "with its process, less than 1024 MiB of the GPU would be free"}
+    assert rounds.missing_reasons["another"] == "with its process, less than 1024 MiB of the GPU would be free"
 
 
 def test_a_round_queues_no_more_steps_on_a_gpu_than_it_has_time_for(monkeypatch: pytest.MonkeyPatch):

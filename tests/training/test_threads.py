@@ -75,7 +75,9 @@ class Alternating(ThreadTuner):
         self.number = self.numbers[(self.numbers.index(self.number) + 1) % len(self.numbers)]
 
 
-@pytest.mark.parametrize(("num", "steps"), [(90, 45), pytest.param(140, 8, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("num", "steps"), [(90, 20), *(pytest.param(*size, marks=pytest.mark.long) for size in ((90, 45), (140, 8)))]
+)
 @pytest.mark.parametrize(
     ("task", "model"),
     [pair for pair in COMBINATIONS if pair in ONCE]

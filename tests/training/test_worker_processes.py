@@ -138,6 +138,7 @@ def test_a_killed_worker_costs_nothing_but_time(kind: str, rank: int, request: p
     assert actual[0] == expected[0] and actual[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
 
 
+@pytest.mark.long
 def test_a_worker_that_a_library_ends_is_not_started_again(several: Path, tmp_path: Path):
     """As nccl's watchdog does after ten minutes without an answer: a restart would wait again. gloo may end the other
     worker with the same signal.
