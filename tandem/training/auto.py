@@ -104,12 +104,10 @@ def choose_threads(trainer: Trainer, hardware: dict[str, Any]) -> tuple[ThreadTu
         return ThreadTuner([number]), f"threads {number}: the number changes no bit of this fit"
     if is_auto and (why := why_one_thread(trainer, most)):
         return ThreadTuner([1]), f"threads 1: {why}"
-    # In bf16, rounding hides most differences from a trial of a few steps, but not from a training.
-    why_kept = (
-        trainer.why_no_steps
-        or trainer.execution.precision == "bf16"
-        and "in bf16 another number may change the last bits"
-    )
+    # In bf16, rounding hides most differences of torch's operations from a trial of a few steps.
+    has_order = ":" not in trainer.settings.model.name and trainer.settings.kernels == "auto"
+    may_differ = trainer.execution.precision == "bf16" and not has_order
+    why_kept = trainer.why_no_steps or may_differ and "in bf16 another number may change the last bits"
     can_try = most > 1 and not (why_kept or trainer.device.is_accelerator)
     seconds = seconds_with_same_bits(trainer, numbers) if can_try else {}
     if not is_auto:

@@ -44,9 +44,8 @@ tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
 def is_supported(x: Tensor) -> bool:
-    """Whether `gru` supports x: on the CPU, in fp32 or fp64, without autocast. Use `nn.GRU` otherwise."""
-    is_exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    return choose("GRU", x.device.type == "cpu" and is_exact)
+    """Whether `gru` supports x: on the CPU. Under autocast it computes in fp32. Use `nn.GRU` otherwise."""
+    return choose("GRU", x.device.type == "cpu")
 
 
 def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> list[Tensor]:
@@ -61,7 +60,7 @@ def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> l
     first = grus[0]
     assert first.batch_first and first.bias and not first.bidirectional
     record = torch.is_grad_enabled()
-    states = [x.transpose(0, 1) for x in inputs]
+    states = [x.transpose(0, 1).to(first.weight_hh_l0.dtype) for x in inputs]
     for layer in range(first.num_layers):
         if layer > 0:
             states = [drop_as_torch(x, first.dropout, first.training, dim=1) for x in states]
@@ -78,6 +77,7 @@ class Layer(torch.autograd.Function):
     """
 
     @staticmethod
+    @torch.autocast("cpu", enabled=False)
     def forward(ctx: Any, record: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         D = len(tensors) // 5
         directions = range(D)

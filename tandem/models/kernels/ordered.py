@@ -3,9 +3,9 @@
 torch gives the same bits with any number of threads for most operations: each thread computes other elements of the
 result. There are five exceptions. It divides a sum among threads in four: a product with a long inner dimension, the
 gradients of LayerNorm's weight and bias, the gradient of a convolution's weight and, with some numbers, that of an
-LSTM's weights. And on some processors, MKL computes the last rows of each thread's part in another order. Here, a long
-inner dimension is cut into equal parts that are added in order, and one thread computes what more threads would compute
-with other bits. The result has the bits of a training on one thread.
+LSTM's weights. And on some processors, the last rows of each thread's part are computed in another order, in bf16 all
+rows. Here, a long inner dimension is cut into equal parts that are added in order, and one thread computes what more
+threads would compute with other bits. The result has the bits of a training on one thread.
 
 Measured with 1, 2, 3, 4 and 8 threads.
 """
@@ -50,7 +50,10 @@ def keeps_bits(operation: Callable[..., Any], number: int, *layouts: Any) -> boo
     for num_threads in (1, number):
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad(), using_threads(num_threads):
-            results.append(operation(*(example(argument, generator) for argument in layouts)))
+            arguments = [example(argument, generator) for argument in layouts]
+            if operation in (torch.mm, linear):
+                show_rounding(*arguments)
+            results.append(operation(*arguments))
     return all(map(torch.equal, *results))  # of several tensors, or of the rows of one
 
 
@@ -60,6 +63,20 @@ def example(argument: Any, generator: torch.Generator) -> Any:
     shape, strides, dtype = argument
     size = max(1, 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)))
     return torch.randn(size, generator=generator, dtype=dtype).as_strided(shape, strides)
+
+
+def show_rounding(left: Tensor, right: Tensor, bias: Tensor | None = None) -> None:
+    """Let the second half of a sum in bf16 take back the first: what remains is how the sum was rounded. Otherwise the
+    rounding of the result would hide most differences.
+    """
+    if left.dtype != torch.bfloat16 or 0 in left.stride() + right.stride():
+        return
+    half = left.shape[-1] // 2
+    first, second = slice(half), slice(half, 2 * half)
+    left[..., second], right[second] = left[..., first].flip(-1), -right[first].flip(0)
+    right[2 * half :] = 0
+    if bias is not None:
+        bias.zero_()
 
 
 def addmm(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> Tensor:
@@ -92,7 +109,7 @@ def is_short(inner: int, rows: int, columns: int) -> bool:
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right, of two matrices."""
     (rows, inner), columns = left.shape, right.shape[1]
-    num_parts = equal_parts(inner, rows, columns)
+    num_parts = equal_parts(left.dtype, inner, rows, columns)
     if num_parts == 1:
         return safely(torch.mm, left, right)
     if not num_parts:
@@ -105,9 +122,11 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 @functools.cache  # a step calls it for each layer, always with the same sizes
-def equal_parts(inner: int, rows: int, columns: int) -> int:
-    """The number of equal parts of a product's inner dimension that MKL does not divide; 0 if there is none."""
-    if inner <= LONGEST and 1 not in (rows, columns):
+def equal_parts(dtype: torch.dtype, inner: int, rows: int, columns: int) -> int:
+    """The number of equal parts of a product's inner dimension that MKL does not divide; 0 if there is none. In bf16 it
+    is 1, because each part would be rounded.
+    """
+    if dtype == torch.bfloat16 or inner <= LONGEST and 1 not in (rows, columns):
         return 1
     if inner == LONGEST + 1 or 1 in (rows, columns):
         return 0
@@ -136,10 +155,19 @@ def use_in(model: nn.Module) -> None:
 
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled("cpu"):
-            return super().forward(x)
-        outputs: Tensor = OrderedLinear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        outputs: Tensor = OrderedLinear.apply(*autocast(x, self.weight, self.bias))  # type: ignore[no-untyped-call]
         return outputs
+
+
+def autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """The tensors in the type of autocast on the CPU, if it is active."""
+    if not torch.is_autocast_enabled("cpu"):
+        return [*tensors]
+    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype("cpu")) for tensor in tensors]
+
+
+def linear(x: Tensor, weight_t: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight_t.t(), bias)
 
 
 class OrderedLinear(torch.autograd.Function):
@@ -147,8 +175,8 @@ class OrderedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         rows = x.flatten(0, -2)
-        if equal_parts(weight.shape[1], len(weight), len(rows)) == 1:
-            return safely(F.linear, x, weight, bias)
+        if equal_parts(x.dtype, weight.shape[1], len(weight), len(rows)) == 1:
+            return safely(linear, x, weight.t(), bias)
         products = product(rows, weight.t())
         return (products if bias is None else products.add_(bias)).view(*x.shape[:-1], -1)
 
@@ -197,10 +225,7 @@ class Conv1d(nn.Conv1d):
             return super().forward(x)
         padding = [reach[0] // 2] if is_same else [0] if self.padding == "valid" else list(self.padding)
         geometry = (list(self.stride), padding, list(self.dilation), self.groups)
-        parts = [x, self.weight, self.bias]
-        if torch.is_autocast_enabled("cpu"):
-            parts = [part if part is None else part.to(torch.get_autocast_dtype("cpu")) for part in parts]
-        outputs: Tensor = OrderedConv1d.apply(*parts, geometry)  # type: ignore[no-untyped-call]
+        outputs: Tensor = OrderedConv1d.apply(*autocast(x, self.weight, self.bias), geometry)  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -229,16 +254,18 @@ class OrderedConv1d(torch.autograd.Function):
 class LSTM(nn.LSTM):
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> Any:  # type: ignore[override]
         is_plain = isinstance(x, Tensor) and x.dim() == 3 and not self.proj_size
-        if torch.get_num_threads() == 1 or not is_plain or torch.is_autocast_enabled("cpu"):
+        if torch.get_num_threads() == 1 or not is_plain:
             return super().forward(x, state)
         zeros = x.new_zeros(self.num_layers * (1 + self.bidirectional), x.shape[1 - self.batch_first], self.hidden_size)
         hidden, cell = state or (zeros, zeros)
         self.check_forward_args(x, (hidden, cell), None)  # oneDNN would read beyond a tensor that is too small
         parts, has_graph = (x, hidden, cell, *self._flat_weights), torch.is_grad_enabled()
         settings = (self.bias, self.num_layers, self.dropout, self.training, self.bidirectional, self.batch_first)
-        if is_safe(try_lstm, has_graph, has_graph, *settings, *parts):
+        can_try = not torch.is_autocast_enabled("cpu")  # rounding to bf16 would hide differences
+        if can_try and is_safe(try_lstm, has_graph, has_graph, *settings, *parts):
             return super().forward(x, state)
-        with using_threads(torch.get_num_threads() if is_safe(try_lstm, has_graph, False, *settings, *parts) else 1):
+        is_forward_safe = can_try and is_safe(try_lstm, has_graph, False, *settings, *parts)
+        with using_threads(torch.get_num_threads() if is_forward_safe else 1):
             if not has_graph:
                 return super().forward(x, state)
             outputs, hidden, cell = OrderedLSTM.apply(settings, *parts)  # type: ignore[no-untyped-call]
