@@ -191,7 +191,7 @@ class OrderedLinear(torch.autograd.Function):
 
 class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight is None or self.bias is None:
+        if torch.get_num_threads() == 1 or self.weight is None or self.bias is None:
             return super().forward(x)
         outputs: Tensor = OrderedLayerNorm.apply(x, self.normalized_shape, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
         return outputs
@@ -221,7 +221,7 @@ class Conv1d(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         reach = [width * (size - 1) for width, size in zip(self.dilation, self.kernel_size, strict=True)]
         is_same = self.padding == "same"
-        if self.padding_mode != "zeros" or is_same and reach[0] % 2:
+        if torch.get_num_threads() == 1 or self.padding_mode != "zeros" or is_same and reach[0] % 2:
             return super().forward(x)
         padding = [reach[0] // 2] if is_same else [0] if self.padding == "valid" else list(self.padding)
         geometry = (list(self.stride), padding, list(self.dilation), self.groups)
