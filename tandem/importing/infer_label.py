@@ -23,7 +23,6 @@ from tandem.importing.columns import (
 )
 from tandem.importing.infer_step import rows_together
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
-from tandem.importing.row_per_item import code_for_quantities_in_turn
 from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -51,9 +50,8 @@ def find_label(
     taken = [sequence, step, options.get("groups"), *options.get("features", ())]
     kinds = {"regress": ("whole", "number"), "classify": ("text", "flag", "whole")}.get(task or "", COLUMN_KINDS)
     free = columns.of_kind(*kinds, exclude=[*taken, *columns_of(options.get("categories", ()))])
-    no_labels = named_like(CALENDAR_NAMES, free)
-    no_labels += named_like(["unit", "units"], free) if code_for_quantities_in_turn(columns, sequence, step) else []
-    free = [name for name in free if name not in no_labels]
+    of_calendar = named_like(CALENDAR_NAMES, free)
+    free = [name for name in free if name not in of_calendar]
     likely = [name for name in free if is_constant(columns, name, sequence, first_rows)]
     likely += [name for name in free if name not in likely and names_events(columns, name)]
     by_name, ids = named_like(LABEL_NAMES, likely), named_like((*GROUP_NAMES, *SEQUENCE_NAMES), likely)
@@ -89,7 +87,7 @@ def find_label(
     if len(candidates) > 1:
         raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)
     if not candidates:
-        raise ValueError(no_label(columns, sequence, step, is_converted))
+        raise ValueError(no_label(columns, sequence, is_converted))
     doubt = why_no_label(columns, sequence, step, candidates[0])
     if doubt and candidates[0] not in by_name:
         message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
@@ -128,19 +126,17 @@ def markers_of(columns: TableColumns) -> list[str]:
     return [name for name in names if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]
 
 
-def no_label(columns: TableColumns, sequence: str, step: str, is_converted: bool) -> str:
+def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
     events = ""
     if markers := markers_of(columns):
         events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
         events += code_for_no_event(columns, markers[0], "0")
-    quantities = code_for_quantities_in_turn(columns, sequence, step)
-    quantities = quantities and f"; or if it names quantities, write a column for each: {quantities}"
     of_names = ""
     if columns.kinds[sequence] == "text" and not is_converted and stripped(columns, sequence).str.contains("_").all():
         of_names = f"; or if a part of these names is it: table['label'] = table[{sequence!r}].str.split('_').str[0]"
     return (
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
-        f"numbers; name it with --label{of_names}{quantities}; or if another table has the labels: table = table.merge("
+        f"numbers; name it with --label{of_names}; or if another table has the labels: table = table.merge("
         f"pandas.read_csv('labels.csv', dtype=str), on={sequence!r}); or for a forecast keep the rows of a single "
         f"{sequence!r} and give --time{events}"
     )

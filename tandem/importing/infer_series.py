@@ -28,7 +28,6 @@ from tandem.importing.columns import (
 from tandem.importing.infer_step import are_even
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recipe import SPLIT
-from tandem.importing.row_per_item import code_for_quantities_in_turn
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
 from tandem.terminal.command import NO_ANSWER, CommandError
@@ -199,10 +198,8 @@ def check_not_several_clocks(columns: TableColumns, time: str, stamps: np.ndarra
         is_long = (by_code.max() - by_code.min() > 0.8 * (seconds.max() - seconds.min())).all()
         if is_even and is_long and not any((codes.groupby(part).nunique() == 1).all() for part in of_calendar):
             row = f"table[{name!r}].astype(str) == {str(columns.frame[name].iloc[0])!r}"
-            code = code_for_quantities_in_turn(columns, name, time)
-            code = code and f"if they are quantities, write a column for each: {code}; or "
             raise ValueError(
-                f"{columns.name}: each {name!r} has regular times of its own, as several series do; {code}for a "
+                f"{columns.name}: each {name!r} has regular times of its own, as several series do; for a "
                 f"forecast write one of several series: table = table[{row}]; or leave the column {name!r} out"
             )
 

@@ -82,26 +82,6 @@ def code_for_long_form(
     return f"table = table.{pivot}(index={index!r}, {arguments}{aggregation}); {joined}"
 
 
-def code_for_quantities_in_turn(columns: TableColumns, sequence: str, step: str) -> str:
-    """The code that makes a column of each quantity that a text names, each at times of its own, as the PIDs of a car
-    are logged; empty if other columns than its unit would be lost. `sequence`: that text, or one that it tells.
-    """
-    numbers = columns.of_kind("whole", "number", exclude=[sequence, step])
-    if len(numbers) != 1 or columns.repeats(step):
-        return ""
-    texts = [name for name in columns.of_kind("text") if not columns.is_together(name)]
-    pairs = {name: columns.frame[[name, sequence]].drop_duplicates() for name in texts}
-    texts = [name for name in texts if len(pairs[name]) == columns.num_distinct(name)]
-    if not texts:
-        return ""
-    item = max(texts, key=columns.num_distinct)
-    others = [name for name in columns.kinds if name not in (item, step, *numbers)]
-    if any(len(columns.frame[[item, name]].drop_duplicates()) > columns.num_distinct(item) for name in others):
-        return ""  # as patients
-    pivot = f"index={step!r}, columns={item!r}, values={numbers[0]!r}, aggfunc='last', sort=False"
-    return f"table = table.pivot_table({pivot}).ffill().dropna().reset_index()"
-
-
 def is_range(numbers: pd.Series) -> bool:
     """Whether they are all whole numbers from one to another, as those of a counter."""
     return bool(numbers.nunique() == numbers.max() - numbers.min() + 1)

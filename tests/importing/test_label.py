@@ -323,21 +323,6 @@ def test_a_type_of_each_row_is_no_sequence_where_a_clock_begins_again(tmp_path: 
     assert plan.workload.preprocess.columns.features == ("f0", "f1")
 
 
-@pytest.mark.parametrize("time", ["seconds", "time"])
-def test_quantities_that_are_logged_in_turn_get_a_column_each(tmp_path: Path, time: str):
-    """As the PIDs of a car, which were sequences without a label; of °C there are two."""
-    rows, names = np.arange(240), np.array(["RPM", "oil", "air"])
-    table = pd.DataFrame({time: rows * 2, "PID": names[rows % 3], "value": rows, "unit": np.array([*"n°°"])[rows % 3]})
-    if time == "time":
-        table[time] = pd.Timestamp("2024-01-01") + pd.to_timedelta(table[time], "s")
-    said = refusal(saved(table, tmp_path / "t.csv"))
-    said = re.sub(r"; or (for a forecast write|if another).*?(?= \(before)", "", said)
-    written = pd.read_csv(rewritten(said, tmp_path)[0])
-    assert written[["RPM", "oil", "air"]].to_numpy().tolist()[:2] == [[0, 1, 2], [3, 1, 2]] and len(written) == 238
-    people = table.assign(who=np.repeat(["p", "q", "r"], 80))  # the code would mix them
-    assert "a column for each" not in refusal(saved(people, tmp_path / "t.csv"))
-
-
 def test_a_coarse_and_a_fine_label_are_a_question_and_a_countdown_is_no_feature(tmp_path: Path):
     """As RUL, label1 and label2 of engines: label1 is 1 where RUL, the number of rows that are left, is small."""
     table = pd.concat([recording(["0", "1", "2"], seed=seed, engine=seed) for seed in range(4)], ignore_index=True)
