@@ -120,15 +120,9 @@ def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.
     return num_changing <= MISTAKEN_SHARE * num_sequences * is_text and num_values > 1 and not is_name
 
 
-def markers_of(columns: TableColumns) -> list[str]:
-    """The columns of few whole numbers that are 0 in most rows, so another may say that something happens."""
-    names = [name for name in columns.of_kind("whole") if 2 <= columns.num_distinct(name) <= MOST_RARE]
-    return [name for name in names if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]
-
-
 def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
-    events = ""
-    if markers := markers_of(columns):
+    events, markers = "", [name for name in columns.of_kind("whole") if 2 <= columns.num_distinct(name) <= MOST_RARE]
+    if markers := [name for name in markers if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]:
         events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
         events += code_for_no_event(columns, markers[0], "0")
     of_names = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.data.rows import NO_EVENT, digits_of_times
+from tandem.data.rows import digits_of_times
 from tandem.importing.columns import (
     MOST_CLASSES,
     MOST_REPEATS,
@@ -30,10 +30,7 @@ from tandem.importing.infer_label import (
     find_label,
     find_task,
     firsts_of_stretches,
-    markers_of,
-    names_events,
     rare_classes,
-    stripped,
 )
 from tandem.importing.infer_series import advice_on_several_series, advice_on_times
 from tandem.importing.infer_step import (
@@ -82,12 +79,6 @@ def infer_sequences(
     step = choose("step", lambda: likeliest_step(columns, sequence, named_so))
     if step is None:
         raise NotFound(without_step(columns, sequence))
-    if "sequence" not in options and named_like(LABEL_NAMES, [sequence]) and not columns.is_together(sequence):
-        # As the type of each product, in a table that counts its rows.
-        labels = [options["label"]] if "label" in options else markers_of(columns)
-        flags = [f" --label {shlex.quote(name)}" for name in labels[:1]]
-        if advice := advice_on_recordings(columns, sequence, "".join(flags)):
-            raise ValueError(advice)
     if not {"step", "features"} & {*options}:
         check_not_a_row_per_item(columns, sequence, step, is_converted)
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
@@ -234,8 +225,6 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str], is
             why_not[column] = "a second label, by its name"
         elif tells_label(columns, column, taken[2], firsts):
             why_not[column] = "its values tell the label, as a code of the label does"
-        elif marks_events(columns, column, taken[2]):
-            why_not[column] = "it differs only in rows of an event, as a kind of event does"
         elif may_be_label(columns, column, taken[2]):
             why_not[column] = "it may be another label: few whole numbers, each for many rows"
         elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
@@ -274,15 +263,6 @@ def tells_label(columns: TableColumns, column: str, label: str, first_rows: np.n
         return False
     in_sequences = rows[[column, "sequence"]].drop_duplicates()[column].value_counts()
     return bool(columns.changes(label, first_rows).any() or in_sequences[certain[column]].min() > 1)
-
-
-def marks_events(columns: TableColumns, column: str, label: str) -> bool:
-    """Whether `label` names events, and only their rows have another value of a few than the usual one."""
-    if columns.kinds[column] not in ("whole", "flag") or columns.num_distinct(column) > MOST_RARE:
-        return False
-    cells, events = columns.frame[column], ~stripped(columns, label).isin(("", NO_EVENT, "None"))
-    is_unusual = cells.notna() & (cells != cells.mode()[0])
-    return names_events(columns, label) and bool(events[is_unusual].all())
 
 
 def may_be_label(columns: TableColumns, column: str, label: str) -> bool:

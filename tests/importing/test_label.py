@@ -309,20 +309,6 @@ def test_several_columns_called_alike_are_a_question(tmp_path: Path, kind: str):
     assert chosen(planned(saved(codes_only, path)))["label"] == "label_code"
 
 
-def test_a_type_of_each_row_is_no_sequence_where_a_clock_begins_again(tmp_path: Path):
-    """As the products of AI4I 2020, whose types were the sequences. The kinds of failures tell the failure."""
-    table = clips(LABELS, lengths=(12, 16)).drop(columns=["clip", "label"]).rename(columns={"frame": "wear"})
-    rows = np.arange(len(table))
-    table = table.assign(UDI=rows, Type=np.array([*"LMLH"])[rows % 4], failure=1 * (rows % 7 == 3))
-    table["heat"] = table["failure"] * (rows % 2)
-    path, flags = rewritten(refusal(saved(table, tmp_path / "t.csv")), tmp_path)
-    assert flags == "--sequence recording --step wear --label failure".split()
-    table = pd.read_csv(path).replace({"failure": {0: "none"}})
-    plan = planned(saved(table, path), *flags)
-    assert (plan.workload.task, plan.summary["num_sequences"]) == ("detect", 24)
-    assert plan.workload.preprocess.columns.features == ("f0", "f1")
-
-
 def test_a_coarse_and_a_fine_label_are_a_question_and_a_countdown_is_no_feature(tmp_path: Path):
     """As RUL, label1 and label2 of engines: label1 is 1 where RUL, the number of rows that are left, is small."""
     table = pd.concat([recording(["0", "1", "2"], seed=seed, engine=seed) for seed in range(4)], ignore_index=True)
