@@ -154,7 +154,7 @@ def without_step(columns: TableColumns, sequence: str) -> str:
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
     if names := names_of_blocks(columns):
-        return f"{columns.shown}: {advice_on_blocks(columns, *names)}"
+        return f"{columns.shown}: {advice_on_blocks(*names)}"
     if recordings := advice_on_recordings(columns, sequence):
         return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()
@@ -166,32 +166,12 @@ def without_step(columns: TableColumns, sequence: str) -> str:
     )
 
 
-def advice_on_blocks(columns: TableColumns, step: str, *keys: str) -> str:
+def advice_on_blocks(step: str, *keys: str) -> str:
     """The code that joins `keys`, which have other values in each block of `step`."""
-    both = ""
-    for count in (key for key in keys if counts_blocks(columns, step, key, keys)):  # as overs of balls
-        rest = [key for key in keys if key != count]
-        both = (
-            f"; or if {count!r} and {step!r} order the rows of each {' and '.join(map(repr, rest))}: {joined(rest)}"
-            "; table['step'] = table.groupby('sequence').cumcount(); then give --sequence sequence --step step"
-        )
     return (
         f"{step!r} orders the rows of each {' and '.join(map(repr, keys))}; join these columns if they tell sequences "
-        f"apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}{both}"
+        f"apart: {joined(keys)}; then give --sequence sequence --step {shlex.quote(step)}"
     )
-
-
-def counts_blocks(columns: TableColumns, step: str, count: str, keys: Sequence[str]) -> bool:
-    """Whether `count` rises from block to block of `step`, and begins again with other values of the other `keys`."""
-    rest = [key for key in keys if key != count]
-    starts = np.r_[True, np.diff(columns.numbers(step)) <= 0]
-    if not rest or columns.kinds[count] != "whole" or named_like(SEQUENCE_NAMES, [count]):  # as a trial
-        return False
-    blocks = columns.frame[[count, *rest]][starts]
-    are_new = (blocks[rest] != blocks[rest].shift()).any(axis=1).to_numpy()
-    rises = np.diff(columns.numbers(count)[starts]) > 0
-    num_groups = len(blocks.drop_duplicates(rest))
-    return bool(are_new.sum() == num_groups and 2 * num_groups <= len(blocks) and rises[~are_new[1:]].all())
 
 
 def names_of_blocks(columns: TableColumns) -> list[str]:

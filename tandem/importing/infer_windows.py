@@ -152,7 +152,7 @@ def check_no_clips_of_blocks(columns: TableColumns, recording: str, label: str) 
     if len(keys) > 1 and recording in keys and named_like(STEP_NAMES, [step]):
         if columns.frame.groupby(keys, sort=False)[label].nunique().max() < 2:
             raise CommandError(
-                f"{columns.name}: {advice_on_blocks(columns, step, *keys)}; or give --sequence "
+                f"{columns.name}: {advice_on_blocks(step, *keys)}; or give --sequence "
                 f"{shlex.quote(recording)} to cut windows of each {recording!r}",
                 NO_ANSWER,
             )

@@ -200,19 +200,6 @@ def test_an_age_that_differs_in_each_record_is_not_the_record(tmp_path: Path, na
     assert chosen(planned(saved(table, tmp_path / "t.csv")))["sequence"] == name
 
 
-def test_counts_of_blocks_and_of_their_rows_may_both_be_the_step(tmp_path: Path):
-    """As the balls of an over, and the overs of an inning, each of which was a sequence."""
-    overs, balls = np.divmod(np.arange(24 * 12), 6)
-    innings = pd.DataFrame({"match": 7 + overs // 4, "inning": overs // 2 % 2, "over": overs % 2, "ball": 1 + balls})
-    innings["runs"] = np.random.default_rng(0).integers(0, 7, len(innings))
-    innings["outcome"] = np.array(["yes", "no"])[overs // 2 % 5 % 2]
-    said = refusal(saved(innings, tmp_path / "t.csv"))
-    path, flags = rewritten(said, tmp_path)
-    assert (planned(path, *flags).summary["num_sequences"], planned(path, *flags).summary["max_steps"]) == (48, 6)
-    path, flags = rewritten(said.replace(said[said.index("table[") : said.index("or if ")], ""), tmp_path)
-    assert (planned(path, *flags).summary["num_sequences"], planned(path, *flags).summary["max_steps"]) == (24, 12)
-
-
 def test_steps_that_begin_again_for_each_of_two_ids_are_a_question(tmp_path: Path):
     """As the frames of each play of a game, whose result is the label: they were cut as recordings of games."""
     table = clips(LABELS, lengths=(20, 30))
