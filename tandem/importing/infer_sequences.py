@@ -38,13 +38,11 @@ from tandem.importing.infer_step import (
     find_blocks,
     find_steps,
     is_clock,
-    is_even,
     likeliest_step,
-    orders_too,
     rows_together,
     times_of_steps,
 )
-from tandem.importing.names import CALENDAR_NAMES, COUNTING_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
+from tandem.importing.names import CALENDAR_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item, code_for_long_form
 from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
@@ -207,12 +205,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str], is
             why_not[column] = "its values tell the label, as a code of the label does"
         elif may_be_label(columns, column, taken[2]):
             why_not[column] = "it may be another label: few whole numbers, each for many rows"
-        elif words & {*COUNTING_NAMES} and is_even(columns, sequence, column):  # it may start again, as after 255
-            why_not[column] = "counts the rows"
-        elif words & {*STEP_NAMES} and orders_too(columns, sequence, taken[1], column):
-            why_not[column] = "orders the rows too"
-        elif is_clock(columns, sequence, column):
-            why_not[column] = "counts the rows of each sequence, or is their time"
+        elif is_clock(columns, sequence, taken[1], column):
+            why_not[column] = "counts the rows, or is their time"
         elif columns.kinds[column] == "whole" and not columns.changes(column, of_stretches).any():
             why_not[column] = "constant within every stretch, as a trial"
         elif columns.kinds[column] == "whole" and "id" in words:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tandem.importing.columns import Choice, TableColumns, named_like, shortened
-from tandem.importing.names import STEP_NAMES
+from tandem.importing.names import COUNTING_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
 INCREASES = "it increases from row to row in every sequence"
@@ -106,14 +106,6 @@ def likelihood_of_a_clock(columns: TableColumns, sequence: str, column: str) -> 
     return 1 if (starts == starts[0]).all() else 2
 
 
-def orders_too(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
-    """Whether `column` rises, or falls, with the step in every sequence."""
-    codes = columns.codes(sequence)
-    order = np.lexsort((columns.numbers(step), codes))
-    changes = np.diff(columns.numbers(column).to_numpy()[order])[np.diff(codes[order]) == 0]
-    return bool((changes > 0).all() or (changes < 0).all())
-
-
 def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.ndarray]:
     """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
     in it are of one sequence (R - 1,).
@@ -123,16 +115,19 @@ def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.
     return order, codes[order][1:] == codes[order][:-1]
 
 
-def is_clock(columns: TableColumns, sequence: str, column: str) -> bool:
-    """Whether `column` rises or falls in equal steps in every sequence, as the rows up to a failure do, from numbers
-    that are less than a step apart or mostly differ: a few, each of many sequences, may be a setting, as of a force.
+def is_clock(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
+    """Whether `column` rises or falls with the step in every sequence, and is called so or does it in equal steps, as
+    the rows up to a failure do, from numbers that are less than a step apart or mostly differ: a few, each of many
+    sequences, may be a setting, as of a force. One that is called like a count may begin again, as after 255.
     """
-    order, same = rows_together(columns, sequence)
-    values = columns.numbers(column).to_numpy()[order]
+    codes = columns.codes(sequence)
+    order = np.lexsort((columns.numbers(step), codes))
+    same, values = np.diff(codes[order]) == 0, columns.numbers(column).to_numpy()[order]
     distances, starts = np.diff(values)[same], values[np.r_[True, ~same]]
-    goes_one_way = (distances > 0).all() or (distances < 0).all()
+    goes_one_way, is_even = (distances > 0).all() or (distances < 0).all(), are_even(np.abs(distances))
     are_times = np.ptp(starts) < abs(np.median(distances)) or 3 * len(np.unique(starts)) > len(starts)
-    return bool(goes_one_way and are_times) and are_even(np.abs(distances))
+    is_named, is_count = (bool(named_like(names, [column])) for names in (STEP_NAMES, COUNTING_NAMES))
+    return bool((goes_one_way and (is_named or (are_times and is_even))) or (is_count and is_even))
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:

@@ -254,7 +254,7 @@ def test_a_counter_or_a_clock_in_files_is_no_feature_whatever_its_name(tmp_path:
     plan = planned(folder)
     assert plan.workload.preprocess.columns.features == ("x", "y", "Sample Index", "way")
     for name in ("clock", "n", "of_two", "ms"):
-        assert f"{name} (counts the rows of each sequence, or is their time)" in reasons(plan)["features"]
+        assert f"{name} (counts the rows, or is their time)" in reasons(plan)["features"]
 
 
 def test_names_of_columns_may_begin_with_a_space(tmp_path: Path):

@@ -100,7 +100,7 @@ def test_a_reading_that_is_called_like_a_step_is_a_feature(tmp_path: Path, colum
     plan = planned(saved(table.assign(**{column: cells[column]}), tmp_path / "t.csv"), "--step", "frame")
     assert (column in plan.workload.preprocess.columns.features) == is_feature
     if not is_feature:
-        assert f"{column} (orders the rows too)" in str(new_workload.summary_lines(plan))
+        assert f"{column} (counts the rows, or is their time)" in str(new_workload.summary_lines(plan))
 
 
 @pytest.mark.parametrize("clock", ["elapsed", "Zeit_s", "sample"])
