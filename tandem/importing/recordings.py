@@ -152,19 +152,12 @@ class Reader:
 
     def with_same_columns(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
-            tables = (path, table.column_names), (self.sampled[0], self.names)
-            (small, [time, *more]), (large, names) = sorted(tables, key=lambda file: len(file[1]))
-            if not more and time in names and named_like(STEP_NAMES, [time]):
-                row = f"(table[{time!r}].searchsorted(events[{time!r}], side='right') - 1).clip(0)"
-                code = f"table['event'] = 'none'; table.loc[{row}, 'event'] = 'yes'"
-                raise ValueError(
-                    f"{small} has only {time!r} of the columns of {large}; if it lists the times of events, write them "
-                    f"into the rows of that file and leave such files out (events: such a file): {code}"
-                )
-            message = f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike"
             if self.num_files == 2 and (advice := advice_on_two_tables((path, self.sampled[0]))):
                 raise ValueError(advice)
-            raise ValueError(f"{message}, or leave out the files of one kind")
+            raise ValueError(
+                f"{path} has other columns than {self.sampled[0]} ({', '.join(odd)}); make them alike, or leave out "
+                "the files of one kind"
+            )
         if not table.num_rows:
             raise ValueError(f"{path} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)

@@ -349,23 +349,6 @@ def test_each_file_of_a_folder_has_its_own_lines_above_the_header(tmp_path: Path
     assert f"{path} has other columns than {folder / LABELS[0] / 'r_00.csv'} (y, z); make them" in refusal(folder)
 
 
-def test_a_list_of_events_beside_each_file_is_to_be_written_into_it(tmp_path: Path):
-    (folder := tmp_path / "d").mkdir()
-    files = {folder / f"{number:02}.csv": clips(["a"], (60, 61), seed=number) for number in range(12)}
-    for path, table in files.items():
-        saved(table[["frame", "f0"]], path)
-        saved(pd.DataFrame({"frame": [-3, 10.4, 35.6]}), path.with_name(f"{path.stem}_events.csv"))
-    message = refusal(folder)
-    [code] = re.findall("table.*'yes'", message)
-    for path in files:
-        table, events = pd.read_csv(path), pd.read_csv(listed := path.with_name(f"{path.stem}_events.csv"))
-        exec(code, {"table": table, "events": events})  # noqa: S102
-        saved(table, path)
-        listed.unlink()
-    plan = planned(folder)
-    assert plan.workload.task == "detect" and {*table["frame"][table["event"] == "yes"]} == {0, 10, 35}
-
-
 def test_some_files_of_a_folder_may_be_compressed(tmp_path: Path):
     folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
     for path in sorted(folder.glob("*/*.csv"))[::2]:
