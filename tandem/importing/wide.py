@@ -47,7 +47,6 @@ WHOLE, DECIMAL, DATED = (
 LAGGED = (
     r"(?:(?P<stem>.+?)[ _(])?t(?P<number>(?:[ ]?[+-][ ]?\d{1,9})?)\)?"  # x(t-2), x(t-1), x(t): t-2 is two steps before
 )
-LAG_OF_CLOCK = r"(?P<stem>.+?)-(?P<number>\d{1,2}:[0-5]\d)"  # bg-5:55 is 5 hours and 55 minutes before
 SURE_LAG = r"\(t|t ?\+|(^|[ _])t$"
 COEFFICIENTS = {"mfcc", "mfccs", "chroma"}  # their numbers are no steps
 WITH_UNIT = r"(?P<number>\d{1,9}(?:\.\d{1,9})?) ?(?P<stem>[^\W\d_]+)"  # 1100nm, a wavelength
@@ -70,12 +69,12 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
 
     x0.0, x0.1, ..., x1.1 is x with decimal numbers; s1.0 ... s1.9, s2.0 ... s2.9 are two features, s1 and s2.
     """
-    forms = (DATED, NUMBER_FIRST, LAG_OF_CLOCK, LAGGED, WHOLE, DECIMAL)
-    dated, number_first, lags_of_clock, lagged, whole, decimal = (runs_of(names, form) for form in forms)
+    forms = (DATED, NUMBER_FIRST, LAGGED, WHOLE, DECIMAL)
+    dated, number_first, lagged, whole, decimal = (runs_of(names, form) for form in forms)
     # Without x(t), x_t or x_t+1 among them, x_t-1 and x_t-2 may be numbered steps.
     lagged = {stem: run for stem, run in lagged.items() if any(re.search(SURE_LAG, name) for name in run)}
     of_units = [*runs_of(names, WITH_UNIT).values()]
-    likely = [dated, number_first, lags_of_clock, lagged, *((decimal, whole) if "" in decimal else (whole, decimal))]
+    likely = [dated, number_first, lagged, *((decimal, whole) if "" in decimal else (whole, decimal))]
     likely += [{"": run} for run in of_units if len(of_units) == 1 and len(run) >= FEWEST_OF_UNIT]
     return max(likely, key=lambda runs: sum(map(len, runs.values())))
 
@@ -86,10 +85,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
     for name in names:
         if match := re.fullmatch(form, name):
             columns, number = by_stem.setdefault(match["stem"] or "", {}), match["number"]
-            if form == LAG_OF_CLOCK:
-                hours, minutes = map(int, number.split(":"))
-                number = -60 * hours - minutes
-            elif re.fullmatch(SORTABLE, number):
+            if re.fullmatch(SORTABLE, number):
                 number = re.sub(r"\D", "", number)
             elif re.fullmatch(DATE, number):
                 number = len(columns)
@@ -125,7 +121,7 @@ def alternating(columns: TableColumns, run: list[str]) -> dict[str, list[str]]:
 
 def gap_in(run: Sequence[str]) -> str:
     """What to say of numbers that are not evenly spaced; empty if they are."""
-    if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST, LAG_OF_CLOCK, LAGGED) for name in run):
+    if any(re.fullmatch(form, name) for form in (DATED, NUMBER_FIRST, LAGGED) for name in run):
         return ""
     matches = [re.fullmatch(DECIMAL, name) or re.fullmatch(WHOLE, name) for name in run]
     numbers = [Decimal(match["number"]) for match in matches if match]

@@ -383,8 +383,6 @@ def test_steps_before_t_are_in_their_order_and_t_is_the_last():
     assert wide.numbered(run) == {"": run}
     profile = [f"x_t-{number}" for number in range(5)]
     assert wide.numbered(profile) == {"x_t": profile}
-    run = [f"bg-{hours}:{minutes:02}" for hours in (1, 0) for minutes in (55, 30, 5, 0)]  # were two features of 4 steps
-    assert wide.numbered([*run[::-1], "bg+1:00"]) == {"bg": run}
     counted = [f"point-{number}" for number in range(5)]  # the t of a word is no time
     assert wide.numbered(counted) == {"point": counted}
 
