@@ -43,8 +43,7 @@ ODD_TIMES = {
     rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
     ELAPSED: ("to_timedelta({}).dt.total_seconds().convert_dtypes()", ""),
 }
-COLON_FRACTION = r"([01]?\d|2[0-3])(:[0-5]?\d){2}:\d{3,9}"  # 13:5:16:38622020, of counted nanoseconds
-TIME_OF_DAY = rf"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[aApP][mM]?)?|{COLON_FRACTION}"
+TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[aApP][mM]?)?"
 ODD_TIME, ODD_DATE = "|".join((TIME_OF_DAY, *ODD_TIMES)), "|".join(ODD_TIMES.keys() - {ELAPSED})
 # Numbers that mean times are from ... to -> what they count, and how pandas reads them.
 CLOCKS = {
@@ -183,10 +182,6 @@ class TableColumns:
             has_colons = odd[of_day[0]].str.contains(":").any()
             with_colons = "" if has_colons else ".str.replace('.', ':')"  # 09.30 is half past nine
             time = f"table[{of_day[0]!r}]{with_colons}"
-            if (times := odd[of_day[0]])[times != ""].str.fullmatch(COLON_FRACTION).all():
-                num_digits = -(-times.str.rsplit(":", n=1).str[-1].str.len().max() // 3) * 3
-                fraction = f"lambda match: '.' + match[1].zfill({num_digits})"
-                time += f".str.replace(r':(\\d+)$', {fraction}, regex=True)"
             if dates:
                 joined = f"table[{dates[0]!r}].astype(str) + ' ' + {time}"
                 is_first = day_comes_first(odd[dates[0]]) if dates[0] in odd else None
@@ -212,9 +207,6 @@ class TableColumns:
                 kind, form = ("dates", "2024-03-01") if "datetime" in code else ("times", "seconds")
                 convert = f"{place} = pandas.{code.format(place)}{condition}"
                 return f"{kind} like {cells.iloc[0]!r}; {hint}write them as {form}: {convert}"
-        if (is_time := cells.str.fullmatch(TIME_OF_DAY)).mean() > 0.5:
-            no_time = cells[~is_time].iloc[0]
-            return f"times of day, and {no_time!r}, which is none; correct it (24:00 is 00:00 of the next day)"
         units = cells.str.extract(f"^{number_signs.WITH_UNIT}$")[1].dropna()
         if len(units) and not cells.str.fullmatch(number_signs.MARKED).all():
             code = f"{place} = {place}.str.removesuffix({units.iloc[0]!r})"
