@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +88,6 @@ def columns_of_files(
         return columns, requested, "as requested"
     if "label" in columns:
         why = "the folder's name (--pattern, --labels or --label select another source)"
-        classes = sorted({*columns["label"]})
-        counted = [pair for pair in pairwise(classes) if len({re.sub(r"\d+$", "", name) for name in pair}) == 1]
-        if counted and len(counted) < len(classes) - 1:
-            why += f"; {' and '.join(counted[0])} are two classes (--pattern '{{label}}_*/*' drops what follows _)"
         return columns, "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not requested:
         return columns, next(iter(of_table)), f"of {labels.name}"

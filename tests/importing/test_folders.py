@@ -125,16 +125,6 @@ def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     assert len(planned(folder, "--label", "folder1").summary["classes"]) == 6
 
 
-def test_trials_that_are_numbered_in_the_folders_names_are_told(tmp_path: Path):
-    def name(number: int) -> str:
-        return f"{LABELS[number]}_{number % 2 if LABELS[number] == 'push' else 5}/r_{number:02}.csv"
-
-    folder = write_files(tmp_path / "d", name)
-    plan = planned(folder)
-    assert "push_0 and push_1 are two classes (--pattern '{label}_*/*' drops what follows _)" in reasons(plan)["label"]
-    expect(folder, "--pattern", "{label}_*/*", ordered=False)
-
-
 @pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
 def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
