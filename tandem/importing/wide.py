@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.importing import text_format, text_tables
-from tandem.importing.columns import MOST_CLASSES, Choice, TableColumns, in_stretches, named_like, shortened, words_of
+from tandem.importing.columns import MOST_CLASSES, Choices, TableColumns, in_stretches, named_like, shortened, words_of
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import NO_ORDER, find_ids
 from tandem.importing.infer_label import alike_names
@@ -254,17 +254,20 @@ def open_wide(
             f"{path} has no header, so nothing says whether a column is the label; write the columns' names there, the "
             f"steps as {'0, 1, 2, ...' if options['num_channels'] == 1 else 'c0_0, c1_0, ..., c0_1, c1_1, ...'}"
         )
-    label = label or (None if has_header else label_without_header(columns))
-    of_features = [name for name in names if name != label]
-    if label and not has_header and of_features:
-        place = names.index(label)
-        of_features = max(names[:place], names[place + 1 :], key=len)
-        is_count = columns.kinds[of_features[0]] == "whole" and (np.diff(columns.numbers(of_features[0])) == 1).all()
-        of_features = of_features[int(is_count) :]
-        if excluded := [name for name in names if name not in (label, *of_features)]:
+    choices: Choices = {}
+    if has_header:
+        runs = numbered([name for name in names if name != label])
+    else:
+        label = label or label_without_header(columns)
+        why = f"column {label} of {len(names)} (--label selects another by its number)"
+        choices["label"] = "label", "as requested" if "label" in options else why
+        run = max(names[: names.index(label)], names[names.index(label) + 1 :], key=len)
+        if run and columns.kinds[run[0]] == "whole" and (np.diff(columns.numbers(run[0])) == 1).all():
+            run = run[1:]
+        runs = {"value": run}
+        if excluded := [name for name in names if run and name not in (label, *run)]:
             notes = [*notes, ("excluded", shortened(excluded), "beside the label, or the number of the row")]
             columns = TableColumns(columns.frame.drop(columns=excluded), columns.name)
-    runs = numbered(of_features) if has_header else {"value": of_features}
     if not any(runs.values()):
         raise ValueError(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ... or t0_x, t1_x, ...), the steps "
@@ -274,25 +277,6 @@ def open_wide(
     gap = gap_in(run) if has_header else ""
     steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
-    notes = [*notes, steps, *parts_notes(files)]
-    why = f"column {label} of {len(names)} (--label selects another by its number)"
-    unnamed_label = None if has_header else ("label", "as requested" if "label" in options else why)
-    return row_per_sequence(path, files, text, columns, features, options, notes, unnamed_label)
-
-
-def row_per_sequence(
-    path: Path,
-    files: Sequence[SplitFile],
-    text: TextTable | None,
-    columns: TableColumns,
-    features: Sequence[tuple[str, list[str]]],
-    options: Mapping[str, Any],
-    notes: list[Note],
-    unnamed_label: Choice | None = None,
-) -> Source:
-    """`features`: each with its columns, one for each step. `text`: the format of `path`, one of the files; None:
-    Parquet. `unnamed_label`: the choice of the only other column, if the files have no header.
-    """
     of_steps = {name: pa.float64() for _, run in features for name in run}
     others = [name for name in columns.frame.columns if name not in of_steps]
 
@@ -310,9 +294,9 @@ def row_per_sequence(
 
     # The label by its name, if a column with one cell for each sequence has it: it comes before those of steps.
     labels = named_like(LABEL_NAMES, columns.of_kind("text", "flag", "whole", "number"))
-    labels = [name for name in labels if name in others and "label" not in options]
-    candidates = [(name, "by its name") for name in labels if not alike_names(columns, labels, LABEL_NAMES)]
-    label = unnamed_label or next(iter(candidates), None)
+    labels = [name for name in labels if name in others and has_header and "label" not in options]
+    if labels and not alike_names(columns, labels, LABEL_NAMES):
+        choices["label"] = labels[0], "by its name"
     # The ids by name, if every row has another. Each of several files may count from 1.
     own_ids = [name for name in named_like(SEQUENCE_NAMES, others) if len(files) == 1 and columns.frame[name].is_unique]
     ids = (own_ids[0], f"column {own_ids[0]!r}") if own_ids else (None, "the number of the row")
@@ -323,13 +307,13 @@ def row_per_sequence(
             raise WrongArgument(f"--sequence is {column!r}, which is no column besides the steps; accepted: {accepted}")
     return as_long_table(
         [file for _, file in files],
-        notes,
+        [*notes, steps, *parts_notes(files)],
         read,
         [name for name, _ in features],
-        ["label"] if unnamed_label else others,
+        others if has_header else ["label"],
         ids,
-        choices={"label": label} if label else {},
-        used_options=("sequence", "label") if unnamed_label else ("sequence",),
+        choices=choices,
+        used_options=("sequence",) if has_header else ("sequence", "label"),
     )
 
 
