@@ -65,6 +65,7 @@ class TableColumns:
     (text that means times or numbers, see ODD_TIMES), or other (empty, lists).
 
     `unread_kinds`: of the columns that are not in the frame. `places`: the places of two rows in the file.
+    `is_converted`: the table was made of files or arrays.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class TableColumns:
         name: str,
         unread_kinds: Mapping[str, str] | None = None,
         places: Callable[[int, int], str] = lambda first, second: f"rows {first + 1} and {second + 1}",
+        is_converted: bool = False,
     ):
-        self.frame, self.name, self.places = frame, name, places
+        self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}

@@ -37,12 +37,9 @@ WEAK_NAMES = {"type", "kind"}  # of labels, but of much else too
 MISTAKEN_SHARE = 0.05  # of the sequences, in which a label may change by mistake
 
 
-def find_label(
-    columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any], is_converted: bool = False
-) -> Choice:
+def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping[str, Any]) -> Choice:
     """The column that is called label, class and so on, or else the only one that could be the label: each sequence has
-    one value of it, or it names events. People, devices and ids are asked about. `is_converted`: the table was made of
-    files or arrays.
+    one value of it, or it names events. People, devices and ids are asked about.
 
     Raises CommandError with the question if several could be, or only such a one, and ValueError if none could.
     """
@@ -87,7 +84,7 @@ def find_label(
     if len(candidates) > 1:
         raise CommandError(which_label(columns, candidates, sequence, step), NO_ANSWER)
     if not candidates:
-        raise ValueError(no_label(columns, sequence, is_converted))
+        raise ValueError(no_label(columns, sequence))
     doubt = why_no_label(columns, sequence, step, candidates[0])
     if doubt and candidates[0] not in by_name:
         message = f"{columns.name}: {candidates[0]!r} is the only column that could be the label, but {doubt}"
@@ -120,13 +117,17 @@ def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.
     return num_changing <= MISTAKEN_SHARE * num_sequences * is_text and num_values > 1 and not is_name
 
 
-def no_label(columns: TableColumns, sequence: str, is_converted: bool) -> str:
+def no_label(columns: TableColumns, sequence: str) -> str:
     events, markers = "", [name for name in columns.of_kind("whole") if 2 <= columns.num_distinct(name) <= MOST_RARE]
     if markers := [name for name in markers if (columns.frame[name] == 0).mean() >= USUAL_BACKGROUND]:
         events = f"; or if {markers[0]!r} is 0 where nothing happens, give --label {shlex.quote(markers[0])}, after "
         events += code_for_no_event(columns, markers[0], "0")
     of_names = ""
-    if columns.kinds[sequence] == "text" and not is_converted and stripped(columns, sequence).str.contains("_").all():
+    if (
+        columns.kinds[sequence] == "text"
+        and not columns.is_converted
+        and stripped(columns, sequence).str.contains("_").all()
+    ):
         of_names = f"; or if a part of these names is it: table['label'] = table[{sequence!r}].str.split('_').str[0]"
     return (
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "

@@ -68,13 +68,13 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     ]
 
 
-def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices | None = None) -> Choices:
+def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices) -> Choices:
     """Infer the schema of many sequences or of one series. `options`: the given options, by name. `shape_choices`: what
     follows from the shape of the data (tandem/importing/shapes.py).
 
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
-    known_choices = shape_choices or {}
+    known_choices = shape_choices
     requested = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
     requested += options.get("categories", ())
     requested = [column for column in requested if column != NO_GROUPS or column == options.get("label")]
@@ -97,7 +97,6 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
     is_series = is_series and not named_like(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
-    is_converted = bool(known_choices)
     if not of_series:
         known_choices = {**known_choices, **infer_recordings(columns, options, known_choices, bool(is_series))}
     if "window" in known_choices and known_choices["sequence"][0] == NO_GROUPS:
@@ -113,7 +112,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         check_times_are_there(columns, times[0])
     is_cut = "window" in known_choices
     try:
-        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_converted, is_cut)
+        infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_cut)
     except WrongArgument:
         raise
     except ValueError as error:

@@ -51,10 +51,8 @@ FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
-def infer_sequences(
-    columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_converted: bool = False, is_cut: bool = False
-) -> None:
-    """`is_converted`: the table was made of files or arrays. `is_cut`: windows are cut of its recordings."""
+def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_cut: bool) -> None:
+    """`is_cut`: windows are cut of the table's recordings."""
     if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
         single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
         for step, _ in islice(find_steps(single, NO_GROUPS, candidates), 1):
@@ -64,7 +62,7 @@ def infer_sequences(
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
     if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
         # A day's hours or a year's months are rarely a sequence.
-        several = "" if is_converted else advice_on_several_series(columns, of_text=True)
+        several = "" if columns.is_converted else advice_on_several_series(columns, of_text=True)
         if advice := advice_on_times(columns) or several:
             raise ValueError(
                 f"{columns.name}: {advice}; or give --sequence {shlex.quote(sequence)} if each is a sequence"
@@ -78,11 +76,11 @@ def infer_sequences(
     if step is None:
         raise NotFound(without_step(columns, sequence))
     if not {"step", "features"} & {*options}:
-        check_not_a_row_per_item(columns, sequence, step, is_converted)
+        check_not_a_row_per_item(columns, sequence, step)
     if columns.kinds[step] != "time" and (mistake := digits_of_times(columns.numbers(step).to_numpy(), step)):
         raise ValueError(f"{columns.name}: {mistake}")
     varying = columns.without_constants()
-    label = choose("label", lambda: find_label(varying, sequence, step, options, is_converted))
+    label = choose("label", lambda: find_label(varying, sequence, step, options))
     if columns.frame[label].nunique(dropna=False) < 2:
         first_rows, likely = columns.firsts(sequence), varying.of_kind("text", "flag", "whole", "number")
         candidates = [name for name in likely if name != sequence and not columns.changes(name, first_rows).any()]

@@ -16,12 +16,11 @@ MOST_ITEMS = 50  # that words name
 FEWEST_ITEMS = 0.25  # the share of items, which numbers tell apart, that a step has on average
 
 
-def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str, is_converted: bool) -> None:
-    """Raises ValueError if a row has one of several quantities at a time, and so is no step. `is_converted`: the table
-    was made of files, which lack its other columns.
-    """
+def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str) -> None:
+    """Raises ValueError if a row has one of several quantities at a time, and so is no step."""
     for time in times_of_steps(columns, sequence, step):
-        if code := code_for_long_form(columns, sequence, time, [step], [time] if is_converted else None):
+        index = [time] if columns.is_converted else None  # the files lack the other columns
+        if code := code_for_long_form(columns, sequence, time, [step], index):
             raise ValueError(f"{columns.shown} {ROW_PER_ITEM}: {code}")
 
 

@@ -65,7 +65,7 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
         choices: Choices = {}
         ways = dict[str, str]()
         try:
-            columns = read_columns(path, shown, tuple(options.get("na", ())))
+            columns = read_columns(path, shown, bool(shape_choices), tuple(options.get("na", ())))
             progress.at(1)
             choices = infer_schema(columns, other_options, shape_choices)
             progress.at(2)
@@ -127,7 +127,7 @@ def about_source(message: str, path: Path, source: Source) -> str:
     return message
 
 
-def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
+def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]) -> TableColumns:
     """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
     pandas saves an index that has no name, unless these hold times.
     """
@@ -158,7 +158,11 @@ def read_columns(path: Path, shown: str, na: tuple[str, ...]) -> TableColumns:
         ~pd.util.hash_pandas_object(frame, index=False).duplicated()
     )  # preprocess leaves out the others
     frame = frame if len(rows) == len(frame) else frame.iloc[rows].reset_index(drop=True)
-    return TableColumns(frame, shown, unread, lambda first, second: table.places(int(rows[first]), int(rows[second])))
+
+    def places(first: int, second: int) -> str:
+        return table.places(int(rows[first]), int(rows[second]))
+
+    return TableColumns(frame, shown, unread, places, is_converted)
 
 
 def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:
