@@ -68,42 +68,36 @@ def infer_recordings(
         }
         if label[1] != UNNAMED:
             break
-    has_name = "label" in options or any(choice["label"][1] != UNNAMED for choice in [*choices.values()][:1])
-    if choices and not has_name:
-        [(sequence, _), *_] = (choice["sequence"] for choice in choices.values())
-        free = columns.of_kind("text", exclude=[sequence, *choices])
-        others = named_like(LABEL_NAMES, [] if sequence == NO_GROUPS else free)
-        others = [name for name in others if is_constant(columns, name, sequence, columns.firsts(sequence))]
-        if len(likely := [*choices, *others]) > 1:
-            labels = " or ".join(f"--label {shlex.quote(label)}" for label in likely)
-            raise CommandError(
-                f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
-            )
-    for choice in [*choices.values()][:1] if not (is_requested or "sequence" in options or shape_choices) else ():
-        check_no_clips_of_blocks(columns, choice["sequence"][0], choice["label"][0])
-    for choice in choices.values():
-        if choice["sequence"][0] == NO_GROUPS and not is_requested:
-            check_not_several(columns, choice["step"][0], choice["label"][0])
-        return choice
-    if is_requested:
+    if not choices and is_requested:
         raise WrongArgument(
             f"{columns.shown} is no recording with a label in each row, and --window, --stride and --sequence none are "
             "for these; leave them out, or name the columns with --label, --step and --sequence"
         )
-    return {}
+    if not choices:
+        return {}
+    [choice, *_] = choices.values()
+    (sequence, _), (name, why) = choice["sequence"], choice["label"]
+    if "label" not in options and why == UNNAMED:
+        others = named_like(LABEL_NAMES, [] if sequence == NO_GROUPS else columns.of_kind("text", exclude=[sequence]))
+        others = [name for name in others if is_constant(columns, name, sequence, columns.firsts(sequence))]
+        if len(likely := list(dict.fromkeys([*choices, *others]))) > 1:
+            labels = " or ".join(f"--label {shlex.quote(label)}" for label in likely)
+            raise CommandError(
+                f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
+            )
+    if not (is_requested or "sequence" in options or shape_choices):
+        check_no_clips_of_blocks(columns, sequence, name)
+    if sequence == NO_GROUPS and not is_requested:
+        check_not_several(columns, choice["step"][0], name)
+    return choice
 
 
 def likely_columns(
     columns: TableColumns, options: Mapping[str, Any], shape_choices: Choices, is_series: bool
 ) -> Iterator[tuple[Choice, str]]:
     """The column of the label, and that of the recordings or NO_GROUPS for a single one; the likeliest first."""
-    selected = (
-        [options["sequence"]]
-        if "sequence" in options
-        else [shape_choices["sequence"][0]]
-        if "sequence" in shape_choices
-        else []
-    )
+    of_shape = [shape_choices["sequence"][0]] if "sequence" in shape_choices else []
+    selected = [options["sequence"]] if "sequence" in options else of_shape
     by_name = named_like(RECORDED_NAMES, columns.of_kind("text", "whole", "flag"))
     by_name = by_name if len(by_name) <= MOST_NAMED else []  # many columns of one word are features
     # A name that ends in id is a label if its values come again, and nothing else is one.
