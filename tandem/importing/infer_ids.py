@@ -28,15 +28,10 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
     ids = [name for name in find_ids(columns) if name not in taken]
     if not ids:
         if times := columns.of_kind("time"):
-            if not columns.repeats(times[0]):
-                raise NotFound(
-                    f"{columns.shown}: every time in {times[0]!r} occurs once, so the table is one series; name the "
-                    "column to forecast with --target, or the column that tells sequences apart with --sequence"
-                )
             raise NotFound(
-                f"{columns.shown}: the times in {times[0]!r} repeat ({columns.num_distinct(times[0]):,} in "
-                f"{len(columns.frame):,} rows) and nothing tells sequences apart; of several series in one table keep "
-                "the rows of one, or name columns with --sequence and --step"
+                f"{columns.shown}: nothing tells sequences apart ({times[0]!r} has {columns.num_distinct(times[0]):,} "
+                f"times in {len(columns.frame):,} rows); name columns with --sequence and --step, or that to forecast "
+                "with --target; of several series in one table keep the rows of one"
             )
         for name in columns.of_kind("whole"):
             if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):

@@ -113,8 +113,6 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     is_cut = "window" in known_choices
     try:
         infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_cut)
-    except WrongArgument:
-        raise
     except ValueError as error:
         advice = advice_on_times(columns)
         if as_series and "task" in choices and "join them with the dates" in advice:

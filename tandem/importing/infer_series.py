@@ -61,8 +61,6 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
         raise NotFound(advice)
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
         detail = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
-        if time and not columns.repeats(time):
-            detail = f" ({time!r} differs from row to row, but its cells are no times)"
         raise ValueError(
             f"{columns.shown} has no column of times that differ from row to row{detail}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
@@ -234,8 +232,8 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         targets = [f"--target {shlex.quote(name)}" for name in [*first][:MOST_NAMED]]
         targets += ["another column"] * (len(numeric) > MOST_NAMED)
         codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
-        labels = [name for name in (*columns.of_kind("text"), *flags) if in_stretches(columns.frame[name])[1]]
-        labels += [name for name in codes if in_stretches(columns.frame[name]) == (False, True)]
+        labels = [*columns.of_kind("text"), *flags, *codes]
+        labels = [name for name in labels if in_stretches(columns.frame[name]) == (False, True)]
         flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
         windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
         wells = [name for name in numeric if re.fullmatch(WELL, name)]

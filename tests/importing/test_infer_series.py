@@ -139,7 +139,7 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
     table["sales"] = sales(36)
     with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
         planned(tmp_path, table, "--season", "30")
-    with pytest.raises(ValueError, match="the times in 'month' repeat .36 in 72 rows. and nothing tells"):
+    with pytest.raises(ValueError, match="nothing tells sequences apart .'month' has 36 times in 72 rows"):
         planned(tmp_path, pd.concat([table, table.assign(sales=sales(36)[::-1])]))
     plan = planned(tmp_path, pd.concat([table, table]))  # twice the same
     assert plan.workload.task == "forecast" and plan.summary["num_grid_points"] == 36

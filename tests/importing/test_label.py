@@ -149,7 +149,7 @@ def test_people_are_no_label_without_a_question(tmp_path: Path, cells: Any):
 
 def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
     table = saved(series(kind="a"), tmp_path / "t.csv")
-    assert "every time in 'time' occurs once" in refusal(table, "--label", "value")
+    assert "nothing tells sequences apart ('time' has 300 times in 300 rows)" in refusal(table, "--label", "value")
 
 
 @ENDINGS
