@@ -103,10 +103,6 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         ways.append("give --labels TABLE with a row for each")
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
-        has_header = reader.form is None or reader.form.has_header
-        if codes and not has_header and {*codes}.isdisjoint(reader.names_of_codes(that_change=True)):
-            files = f"{shlex.quote(str(folder))}/{'*/' * ids[0].count('/')}*{ending}"
-            ways.append(f"join the files if each row is a sequence: cat {files} > new.csv")
         if flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
         if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):

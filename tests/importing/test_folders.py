@@ -513,16 +513,6 @@ def test_a_table_with_a_row_for_each_column_of_another_is_refused_with_the_code_
     assert plan.summary["classes"] == ["a", "b", "c"]
 
 
-def test_files_without_a_header_that_end_with_their_label_may_have_a_sequence_in_each_row(tmp_path: Path):
-    """As the four gestures of the EMG of an arm, 64 numbers and the gesture in a row."""
-    (folder := tmp_path / "d").mkdir()
-    for label in range(4):
-        rows = np.random.default_rng(label).normal(size=(30, 16)).round(2)
-        pd.DataFrame(rows).assign(label=label).to_csv(folder / f"{label}.csv", header=False, index=False)
-    words = f"join the files if each row is a sequence: cat {folder}/*.csv > new.csv, or give --label 17"
-    assert words in refusal(folder)
-
-
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_table_of_events_beside_the_steps_is_refused_with_the_code_that_joins_them(tmp_path: Path, ending: str):
     """The events were a sequence. One without a step, as of a night without sleep, belongs to no row."""
