@@ -165,7 +165,7 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     shared, numbered = shared_places(columns, len(parts))
     for place in places_of_people(columns, numbered)[:1]:
         fields[place] = "{person}"
-    words, numbers, are_last = list[str](), list[str](), False  # a number before the words may be a part of a setting
+    patterns = list[str]()
     for label in shared:
         units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
         is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
@@ -174,9 +174,8 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
             form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
             while not form[-1].startswith(("{label", "{person")):
                 form.pop()
-            (numbers if is_number else words).append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
-            are_last = is_number
-    return [*numbers, *words][:3] if are_last else [*words, *numbers][:3]
+            patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
+    return patterns[::-1][:3]  # of a setting and what was done in it, the last is rather the label
 
 
 def shared_places(columns: Sequence[set[str]], num_names: int) -> tuple[list[int], list[int]]:
