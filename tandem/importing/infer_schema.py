@@ -75,11 +75,11 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
     known_choices = shape_choices
+    usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
+    options = with_own_names(options, usable)
     requested = [options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options]
     requested += options.get("categories", ())
     requested = [column for column in requested if column != NO_GROUPS or column == options.get("label")]
-    usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
-    options, requested = with_own_names(options, usable), [own_name(column, usable) for column in requested]
     for column in (*requested, *options.get("features", ())):
         if column not in usable:
             raise WrongArgument(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
@@ -147,16 +147,14 @@ def check_times_are_there(columns: TableColumns, time: str) -> None:
         )
 
 
-def own_name(column: str, columns: Sequence[str]) -> str:
-    """The column of the table that is called so, if the spaces around its name are left out."""
-    matches = [name for name in columns if name.strip() == column.strip()]
-    return column if column in columns or len(matches) != 1 else matches[0]
-
-
 def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    keys = (*OF_SEQUENCES, "time", "target", "groups", "features", "categories")
-    names = {key: options[key] for key in keys if key in options}
-    return dict(options) | {
-        key: own_name(name, columns) if isinstance(name, str) else [own_name(each, columns) for each in name]
-        for key, name in names.items()
-    }
+    """The options with the columns called as in the table, if the spaces around their names are left out."""
+
+    def own_name(column: str) -> str:
+        matches = [name for name in columns if name.strip() == column.strip()]
+        return column if column in columns or len(matches) != 1 else matches[0]
+
+    named = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}
+    listed = {key: options[key] for key in ("features", "categories") if key in options}
+    lists = {key: [*map(own_name, names)] for key, names in listed.items()}
+    return {**options, **{key: own_name(name) for key, name in named.items()}, **lists}
