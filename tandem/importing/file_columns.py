@@ -117,7 +117,9 @@ def columns_of_folders(
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
     label = likely[-1] if likely and is_label and len({*levels[likely[-1]]}) < len(ids) else None
-    if label is not None and not (pattern or row_label) and (of_names := patterns_of_words(ids)):
+    # Patterns whose label is a word, not a number with a unit.
+    of_names = [form for form in patterns_of(ids) if not re.search(r"{label}[A-Za-z]", form)]
+    if label is not None and not (pattern or row_label) and of_names:
         first_words = dict[str, set[str]]()
         for name, of_folder in zip(ids, levels[label], strict=True):
             first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
@@ -137,11 +139,6 @@ def columns_of_folders(
 def are_people(names: Sequence[str]) -> bool:
     """Whether they are a word for people or devices with a number, such as subject01 or P3."""
     return all(re.fullmatch(NUMBERED, name) and named_like(PEOPLE, [name]) for name in names)
-
-
-def patterns_of_words(ids: Sequence[str]) -> list[str]:
-    """Those of `patterns_of` whose label is a word, not a number with a unit."""
-    return [form for form in patterns_of(ids) if not re.search(r"{label}[A-Za-z]", form)]
 
 
 def patterns_of(ids: Sequence[str]) -> list[str]:

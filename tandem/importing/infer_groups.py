@@ -28,7 +28,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             return column, f"by its name; {what_groups_do(num_values, columns.has_split)}"
         reason = f"{column!r} changes within a sequence, has too few values, or no two sequences share one"
     shared = shared_columns(columns, sequence, taken)
-    followed = [column for column in shared if label_follows(columns, taken[-1], column)]
+    followed = [column for column in shared if follows(columns.frame[[column, taken[-1]]], taken[-1], column)]
     for column in followed:
         is_number = columns.kinds[column] == "number"  # a person's weight, or a setting that is a feature
         if not is_number:
@@ -36,9 +36,9 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             return column, f"{taken[-1]!r} follows it; {what_groups_do(num_values, columns.has_split)}"
     if shared:
         column = (followed or shared)[0]
-        follows = f", and {taken[-1]!r} follows it" if followed else ""
+        both = f", and {taken[-1]!r} follows it" if followed else ""
         reason += (
-            f"; several sequences share a value of {column!r}{follows}: if it tells who or what was recorded, give "
+            f"; several sequences share a value of {column!r}{both}: if it tells who or what was recorded, give "
             f"--groups {shlex.quote(column)}"
         )
     return NO_GROUPS, reason + ("" if shared else shared_part(columns, sequence, taken[-1]))
@@ -78,14 +78,10 @@ def shared_part(columns: TableColumns, sequence: str, label: str) -> str:
     return ""
 
 
-def label_follows(columns: TableColumns, label: str, column: str) -> bool:
+def follows(rows: pd.DataFrame, label: str, column: str) -> bool:
     """Whether each value of `column` has one label, and each label enough values for three splits: other sequences of
     the same value tell a sequence's label. Another name of the label has one value for each, kinds of it a few.
     """
-    return follows(columns.frame[[column, label]], label, column)
-
-
-def follows(rows: pd.DataFrame, label: str, column: str) -> bool:
     pairs = rows.drop_duplicates()
     per_value, per_label = pairs[column].value_counts(), pairs[label].value_counts()
     return bool(per_value.max() == 1 and per_label.min() >= 3)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from tandem.importing.columns import MOST_REPEATS, TableColumns, named_like
 from tandem.importing.infer_step import times_of_steps
@@ -55,7 +54,8 @@ def code_for_long_form(
         return comes_again and len(np.unique(steps * num_items + codes)) > MOST_DISTINCT * len(frame)
 
     texts, numbers = ([name for name in columns.of_kind(kind) if name in changing] for kind in ("text", "whole"))
-    numbers = [name for name in numbers if named_like(ITEM_NAMES, [name]) or not is_range(columns.numbers(name))]
+    ranges = [name for name in numbers if columns.num_distinct(name) == np.ptp(columns.numbers(name).dropna()) + 1]
+    numbers = [name for name in numbers if named_like(ITEM_NAMES, [name]) or name not in ranges]  # of a counter
     single = [[name] for name in columns.kinds if name in (*texts, *numbers) and are_items([name])]
     single = single if is_shared else [[name] for name in named_like(QUANTITY_NAMES, texts) if [name] in single]
     items = max(single, key=lambda names: columns.num_distinct(names[0]), default=None)
@@ -79,8 +79,3 @@ def code_for_long_form(
         return f"table = table.{pivot}(index={index!r}, {arguments}{aggregation}).reset_index()"
     joined = "table.columns = [' '.join(map(str, each)) for each in table.columns]; table = table.reset_index()"
     return f"table = table.{pivot}(index={index!r}, {arguments}{aggregation}); {joined}"
-
-
-def is_range(numbers: pd.Series) -> bool:
-    """Whether they are all whole numbers from one to another, as those of a counter."""
-    return bool(numbers.nunique() == numbers.max() - numbers.min() + 1)
