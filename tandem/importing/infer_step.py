@@ -13,6 +13,8 @@ INCREASES = "it increases from row to row in every sequence"
 USUAL_BLOCK = 3  # rows, at least, of blocks in which a number rises
 LONG = 10  # units of a clock that is read in whole ones
 UNEVEN = 0.01  # of the usual distance of two rows, by which a clock's may differ
+MANY_ROWS = 100  # at one number of a clock, if it counts seconds
+JITTER = 0.15  # the same, of a clock that is read when a sample arrives
 
 
 def likeliest_step(columns: TableColumns, sequence: str, taken: Sequence[str] = ()) -> tuple[str | None, str]:
@@ -116,18 +118,25 @@ def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.
 
 
 def is_clock(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
-    """Whether `column` rises or falls with the step in every sequence, and is called so or does it in equal steps, as
-    the rows up to a failure do, from numbers that are less than a step apart or mostly differ: a few, each of many
-    sequences, may be a setting, as of a force. One that is called like a count may begin again, as after 255.
+    """Whether `column` rises or falls with the step in every sequence, and is called so or does it in about equal steps
+    every few rows, as the rows up to a failure do, from numbers that are less than a step apart or mostly differ: a
+    few, each of many sequences, may be a setting, as of a force. One that is called like a count may begin again, as
+    after 255.
     """
     codes = columns.codes(sequence)
     order = np.lexsort((columns.numbers(step), codes))
     same, values = np.diff(codes[order]) == 0, columns.numbers(column).to_numpy()[order]
-    distances, starts = np.diff(values)[same], values[np.r_[True, ~same]]
-    goes_one_way, is_even = (distances > 0).all() or (distances < 0).all(), are_even(np.abs(distances))
-    are_times = np.ptp(starts) < abs(np.median(distances)) or 3 * len(np.unique(starts)) > len(starts)
     is_named, is_count = (bool(named_like(names, [column])) for names in (STEP_NAMES, COUNTING_NAMES))
-    return bool((goes_one_way and (is_named or (are_times and is_even))) or (is_count and is_even))
+    if is_count and are_even(np.abs(np.diff(values)[same])):
+        return True
+    is_new = np.r_[True, ~same | (np.diff(values) != 0)]  # several rows may have one time
+    values, is_first, rows_each = values[is_new], np.r_[True, ~same][is_new], np.diff(np.flatnonzero(is_new))
+    distances, starts = np.diff(values)[~is_first[1:]], values[is_first]
+    if not ((distances > 0).all() or (distances < 0).all()) or MANY_ROWS * len(distances) < len(codes):
+        return False
+    are_times = np.ptp(starts) < abs(np.median(distances)) or 3 * len(np.unique(starts)) > len(starts)
+    are_even_times = are_even(np.abs(distances), JITTER) and are_even(rows_each[~is_first[1:]], JITTER)
+    return bool(is_named or (are_times and are_even_times))
 
 
 def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
@@ -136,10 +145,10 @@ def is_even(columns: TableColumns, sequence: str, column: str) -> bool:
     return are_even(np.diff(columns.numbers(column).to_numpy()[order])[same])
 
 
-def are_even(distances: np.ndarray) -> bool:
+def are_even(distances: np.ndarray, tolerance: float = UNEVEN) -> bool:
     """Whether there are some, and nearly all are equal, or differ by the rounding of a clock: 15 and 16 ms."""
     if not len(distances):
         return False
     usual = np.median(distances)
     rounding = 1 / usual if usual >= LONG and (distances % 1 == 0).all() else 0
-    return bool((np.abs(distances / usual - 1) < max(UNEVEN, 1.01 * rounding)).mean() > 0.9)
+    return bool((np.abs(distances / usual - 1) < max(tolerance, 1.01 * rounding)).mean() > 0.9)

@@ -19,7 +19,7 @@ from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_label import SHORTEST_WINDOW, alike_names, is_constant, stretches_of
 from tandem.importing.infer_sequences import advice_on_blocks, names_of_blocks
-from tandem.importing.infer_step import find_steps
+from tandem.importing.infer_step import find_steps, rows_together
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
@@ -86,7 +86,7 @@ def infer_recordings(
                 f"{columns.name} has {len(likely)} columns that could be the label; give {labels}", NO_ANSWER
             )
     if not (is_requested or "sequence" in options or shape_choices):
-        check_no_clips_of_blocks(columns, sequence, name)
+        check_no_clips_of_blocks(columns, sequence, name, choice["step"][0])
     if sequence == NO_GROUPS and not is_requested:
         check_not_several(columns, choice["step"][0], name)
     return choice
@@ -138,16 +138,19 @@ def check_not_several(columns: TableColumns, step: str, label: str) -> None:
                 )
 
 
-def check_no_clips_of_blocks(columns: TableColumns, recording: str, label: str) -> None:
-    """Raises CommandError if a column called like a step begins again in blocks of one label, which the recording's
-    column and another one tell apart, as the frames of each play of a game.
+def check_no_clips_of_blocks(columns: TableColumns, recording: str, label: str, time: str) -> None:
+    """Raises CommandError if a column called like a step begins again in blocks, which the recording's column and
+    another one tell apart, and each has one label, as the frames of each play of a game, or the `time` of the recording
+    goes back too, as with two devices of a person.
     """
     step, *keys = names_of_blocks(columns) or ["", ""]
     if len(keys) > 1 and recording in keys and named_like(STEP_NAMES, [step]):
-        if columns.frame.groupby(keys, sort=False)[label].nunique().max() < 2:
+        order, same = rows_together(columns, recording)
+        goes_back = label not in keys and (np.diff(columns.numbers(time).to_numpy()[order])[same] <= 0).any()
+        if goes_back or columns.frame.groupby(keys, sort=False)[label].nunique().max() < 2:
             raise CommandError(
                 f"{columns.name}: {advice_on_blocks(step, *keys)}; or give --sequence "
-                f"{shlex.quote(recording)} to cut windows of each {recording!r}",
+                f"{shlex.quote(recording)} to cut windows of each {recording!r}, in the order of {time!r}",
                 NO_ANSWER,
             )
 

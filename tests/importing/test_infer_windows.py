@@ -312,3 +312,12 @@ def test_a_column_called_label_beside_text_in_stretches_is_a_question(tmp_path: 
         planned(path)
     assert planned(path, "--label", "gesture").summary["num_sequences"] == 8
     assert chosen(planned(path, "--label", "phase"))["label"] == "phase"
+
+
+def test_two_devices_of_a_person_at_the_same_times_are_a_question(tmp_path: Path):
+    """As the phones of HHAR, whose windows once had the rows of both in turn."""
+    table = people(3, DAY)
+    table["time"] = table.pop("row") / 20
+    table = pd.concat([table.assign(phone="s3"), table.assign(phone="n4", time=table["time"] + 0.007)])
+    path = saved(table.sort_values(["subject", "phone"], kind="stable"), tmp_path / "t.csv")
+    question(lambda: planned(path), "'time' orders the rows of each 'subject' and 'phone'")

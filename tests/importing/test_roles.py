@@ -182,8 +182,11 @@ def test_an_id_that_changes_in_a_sequence_is_no_feature(tmp_path: Path):
 
 
 def test_a_clock_that_is_read_in_whole_units_is_no_feature(tmp_path: Path):
-    """15.625 ms are 15, 31, 46 and 62."""
+    """15.625 ms are 15, 31, 46 and 62. Two rows may have one tick, and the time of a sample is not quite even."""
     table = clips(LABELS)
     table.insert(2, "ms", np.floor(table["frame"] * 15.625 + 15).astype(int))
+    table.insert(3, "tick", table["frame"] // 2 + 7)
+    table.insert(4, "3", 0.03 * table["frame"] + np.random.default_rng(0).uniform(0, 0.003, len(table)))
+    table.insert(5, "Timestamp", np.floor(table["frame"] ** 0.9).astype(int))
     plan = planned(saved(table, tmp_path / "t.csv"), "--step", "frame")
     assert plan.workload.preprocess.columns.features == ("f0", "f1")
