@@ -31,6 +31,7 @@ from tandem.importing.infer_label import (
     find_task,
     firsts_of_stretches,
     rare_classes,
+    stripped,
 )
 from tandem.importing.infer_series import advice_on_several_series, advice_on_times
 from tandem.importing.infer_step import (
@@ -47,6 +48,8 @@ from tandem.importing.row_per_item import ROW_PER_ITEM, check_not_a_row_per_item
 from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
+FOLLOWS = 0.9  # correlation of two labels that say about the same
+NEAR = 10  # rows from a change up to which another label may mark it
 FEW_WORDS, MOST_WORDS = 10, 50  # of a column whose words may become features
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
@@ -201,8 +204,8 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str], is
             why_not[column] = "a second label, by its name"
         elif tells_label(columns, column, taken[2], firsts):
             why_not[column] = "its values tell the label, as a code of the label does"
-        elif may_be_label(columns, column, taken[2]):
-            why_not[column] = "it may be another label: few whole numbers, each for many rows"
+        elif may_be_label(columns, column, taken[2], firsts):
+            why_not[column] = "it may be another label"
         elif is_clock(columns, sequence, taken[1], column):
             why_not[column] = "counts the rows, or is their time"
         elif columns.kinds[column] == "whole" and not columns.changes(column, of_stretches).any():
@@ -237,14 +240,22 @@ def tells_label(columns: TableColumns, column: str, label: str, first_rows: np.n
     return bool(columns.changes(label, first_rows).any() or in_sequences[certain[column]].min() > 1)
 
 
-def may_be_label(columns: TableColumns, column: str, label: str) -> bool:
-    """Whether both hold few whole numbers, each for many rows: a table may have several labels as numbers."""
-    return all(
-        columns.kinds[name] == "whole"
-        and columns.num_distinct(name) <= MOST_CLASSES
-        and in_stretches(columns.frame[name]) == (False, True)
-        for name in (label, column)
-    )
+def may_be_label(columns: TableColumns, column: str, label: str, first_rows: np.ndarray) -> bool:
+    """Whether both hold few whole numbers, each for many rows, or one marks rows where the other changes: a table may
+    have several labels as numbers. Or both are numbers that share a word in their names and follow each other.
+    """
+    both, kinds = columns.frame[[label, column]], [columns.kinds[label], columns.kinds[column]]
+    if {*kinds} <= {"whole", "number"} and words_of(label) & words_of(column) and both.nunique().min() > MOST_CLASSES:
+        return bool(abs(columns.numbers(label).corr(columns.numbers(column))) > FOLLOWS)
+    if kinds[1] != "whole" or max(both.nunique()) > MOST_CLASSES:
+        return False
+    changes = columns.changes(label, first_rows).any()
+    for marks, other in ((column, label), (label, column)) if changes else ():
+        is_marked = (texts := stripped(columns, marks)) != texts.mode()[0]
+        is_near = np.convolve(np.diff(columns.codes(other), prepend=0) != 0, np.ones(2 * NEAR + 1), "same") > 0.5
+        if 2 * is_near.mean() < 1 < 2 * is_near[is_marked].mean():
+            return True
+    return kinds[0] == "whole" and all(in_stretches(both[name]) == (False, True) for name in (label, column))
 
 
 def find_missing(columns: TableColumns, sequence: str, features: Sequence[str]) -> Choice:

@@ -215,11 +215,23 @@ def test_a_code_of_the_label_with_a_background_is_no_feature(tmp_path: Path, is_
 
 
 def test_of_two_labels_as_numbers_the_other_is_no_feature(tmp_path: Path):
-    table = people(4, [101, 102, 103] * 2).drop(columns="row").rename(columns={"activity": "8"})
+    table = people(8, [101, 102, 103] * 2).drop(columns="row").rename(columns={"activity": "8"})
     table["9"] = table.groupby("subject").cumcount() // 40 % 3 + 1
+    table["changes"] = (table["8"].diff() != 0) * 1.0
     plan = planned(saved(table, tmp_path / "t.csv"), "--label", "8", "--sequence", "subject")
     assert set(plan.workload.preprocess.columns.features) == {"x", "y"}
-    assert "9 (it may be another label: few whole numbers, each for many rows)" in reasons(plan)["features"]
+    assert "9 (it may be another label), changes (it may be another label)" in reasons(plan)["features"]
+    events = table.assign(changes=table["changes"].map({1: "change", 0: "none"}))
+    plan = planned(saved(events, tmp_path / "t.csv"), "--label", "changes", "--sequence", "subject", "--step", "time")
+    assert "8 (it may be another label)" in reasons(plan)["features"]
+
+
+def test_a_number_like_the_label_is_no_feature(tmp_path: Path):
+    """As the total score, of which the motor score is a part."""
+    table = clips(list(range(100, 148)))
+    score = table.pop("label").astype(int)
+    table = table.assign(motor_score=score, total_score=score * 1.3 + table["frame"] / 9)
+    assert "total_score" not in planned(saved(table, tmp_path / "t.csv"), "--label", "motor_score").block
 
 
 def test_times_that_are_not_used_may_be_empty(tmp_path: Path):
