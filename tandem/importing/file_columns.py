@@ -28,6 +28,7 @@ from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 from tandem.terminal.messages import nearest
 
 NUMBERED = r"\D*\d+"  # s01
+WORD = re.compile(r"[^\W\d_][^_\-. ]*")
 
 
 PEOPLE = (*GROUP_NAMES, "sub", "subj", "p")  # as people's folders are called: subject01, P3
@@ -163,13 +164,14 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     for place in places_of_people(columns, numbered)[:1]:
         fields[place] = "{person}"
     patterns = list[str]()
+    of_words = [place for place in shared if place not in numbered and all(map(WORD.fullmatch, columns[place]))]
     for label in shared:
         units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
         is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
-        is_word = label not in numbered and all(re.fullmatch(r"[^\W\d_][^_\-. ]*", word) for word in columns[label])
+        is_word = label in of_words
         if is_number or is_word:
             form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
-            while not form[-1].startswith(("{label", "{person")):
+            while not (form[-1].startswith(("{label", "{person")) or len(form) - 1 in of_words):  # words may be people
                 form.pop()
             patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
     return patterns[::-1][:3]  # of a setting and what was done in it, the last is rather the label
@@ -178,7 +180,8 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
 def shared_places(columns: Sequence[set[str]], num_names: int) -> tuple[list[int], list[int]]:
     """The parts of names that several share; and those of them that are letters before a number, such as P01."""
     shared = [place for place, words in enumerate(columns) if 1 < len(words) <= num_names / 2]
-    return shared, [place for place in shared if all(re.fullmatch(r"[A-Za-z]+\d+", word) for word in columns[place])]
+    number = re.compile(r"[A-Za-z]+[_\-. ]?\d+")
+    return shared, [place for place in shared if all(map(number.fullmatch, columns[place]))]
 
 
 def places_of_people(columns: Sequence[set[str]], numbered: Sequence[int]) -> list[int]:
@@ -198,8 +201,12 @@ def remark_on_people(ids: Sequence[str]) -> list[Note]:
         columns = [{*column} for column in zip(*parts, strict=True)]
         for place in places_of_people(columns, shared_places(columns, len(parts))[1])[:1]:
             fields = ["*"] * place + ["{person}"] + ["*"] * (place + 1 < len(parts[0]))
-            pattern = shlex.quote(sign.join(fields))
+            folders = {name.rpartition("/")[0] for name in ids}
+            words = Counter(folder.rpartition("_")[0] for folder in folders if re.fullmatch(r"[^\W_]+_\d+", folder))
+            are_counted = words.total() == len(folders) > len(words)
+            pattern = shlex.quote("{label}_*/" * are_counted + sign.join(fields))
             why = f"several files share it; if it is a person, --pattern {pattern} makes groups of it"
+            why += ", and drops the numbers of the folders" * are_counted
             return [("names", parts[0][place], why)]
     return []
 

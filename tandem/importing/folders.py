@@ -20,6 +20,7 @@ from tandem.importing.columns import named_like, shortened
 from tandem.importing.file_columns import columns_of_files, columns_of_folders, groups_of, patterns_of, remark_on_people
 from tandem.importing.files_in_folder import check_not_a_file_per_sensor, table_of_labels
 from tandem.importing.headers import Note
+from tandem.importing.infer_groups import NAMES_PEOPLE
 from tandem.importing.long_table import Part, Source, as_long_table, unused_name
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES
 from tandem.importing.recordings import (
@@ -88,7 +89,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     choices = {"groups": groups} if (groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
-        is_grouped = groups or named_like(GROUP_NAMES, [*others, *reader.names])
+        is_grouped = groups or any(map(NAMES_PEOPLE.search, named_like(GROUP_NAMES, [*others, *reader.names])))
         if not is_grouped and not {"pattern", "groups", "num_channels"} & {*options}:
             notes += remark_on_people(ids)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:

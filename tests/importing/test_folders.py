@@ -420,7 +420,7 @@ def test_the_file_that_differs_from_most_is_named(tmp_path: Path, odd: str):
         ("{label}{number:02}", "'{label}{number}*'"),
         ("{number:02}-{label}", "'{part1}-{label}'"),
         ("one_{label}_{number:02}", "'one_{label}_*'"),
-        ("{speed}km-{label}-{number:02}", "'{part1}-{label}-*' or '{label}km-*'"),
+        ("{speed}km-{label}-{number:02}", "'{part1}-{label}-*' or '{label}km-{part2}-*'"),
         ("{word}_{speed}kmh_{number:02}", "'{part1}_{label}kmh_*' or '{label}_*'"),
         ("P{person}_{label}_{number:02}", "'{person}_{label}_*'"),
     ],
@@ -536,11 +536,12 @@ def test_a_list_of_columns_and_a_sensor_with_other_times_are_not_joined(tmp_path
         assert "has other columns than" in refusal(folder)
 
 
-@pytest.mark.parametrize("form", ["{label}/S{person}_EDA", "{label}/S{person}"])
+@pytest.mark.parametrize("form", ["{label}/S{person}_EDA", "{label}/S{person}", "{label}_{day}/sub_{person}"])
 def test_a_part_of_the_names_that_files_of_several_labels_share_is_offered_as_the_groups(tmp_path: Path, form: str):
     """As the persons of WESAD, whose stress was in train and whose baseline in test."""
     folder = write_files(
-        tmp_path / "d", lambda number: f"{form.format(label=LABELS[number], person=number // 3 + 2)}.csv"
+        tmp_path / "d",
+        lambda number: f"{form.format(label=LABELS[number], person=number // 3 + 2, day=number // 3 % 2)}.csv",
     )
     notes = {key: why for key, _, why in planned(folder).source.notes}
     [pattern] = re.findall(r"--pattern (\S+) makes groups of it", notes["names"])
