@@ -56,10 +56,13 @@ EVEN = 10.0  # largest level / smallest level, up to which additive and multipli
 
 def infer_series(columns: TableColumns, choose: Choose) -> None:
     times = find_times(columns)
-    time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
+    time = choose("time", lambda: (times[0] if times else None, "its times mostly differ from row to row"))
     if time and (advice := columns.advice_on_clock(time)):
         raise NotFound(advice)
-    if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
+    repeats = bool(time and columns.repeats(time))
+    if repeats and 2 * columns.num_distinct(time) > len(columns.frame) and not advice_on_several_series(columns):
+        repeats = False  # a few times have more than one row, of which the last one counts
+    if time is None or repeats or columns.kinds[time] not in ("time", "whole"):
         detail = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         raise ValueError(
             f"{columns.shown} has no column of times that differ from row to row{detail}; name one with --time: "

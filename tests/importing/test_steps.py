@@ -14,6 +14,7 @@ from tests.own_tables import (
     clips,
     people,
     planned,
+    reasons,
     refusal,
     remarks,
     rewritten,
@@ -152,6 +153,11 @@ def test_few_gaps_do_not_cost_the_training_windows(tmp_path: Path):
     assert plan.workload.preprocess.missing == "interpolate"
     reason = next(reason for key, _, reason in plan.choices if key == "missing")
     assert "1 of 300 points" in reason and "1 rows have the time of a later one" in reason
+    often = pd.concat([table, table[::5]]).sort_values("time")  # as of several weathers in an hour
+    assert (
+        "61 rows have the time of a later one" in reasons(planned(saved(often, path), "--task", "forecast"))["missing"]
+    )
+    saved(table, path)
     skipping = planned(path, *windows, "--missing", "skip")
     params = skipping.workload.preprocess
     data = source_module("series").prepare(params, tmp_path, "window")
