@@ -21,7 +21,7 @@ from tandem.importing.columns import (
     shortened,
     words_of,
 )
-from tandem.importing.infer_step import rows_together
+from tandem.importing.infer_step import is_clock, rows_together
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.params.schema import NO_GROUPS, columns_of
 from tandem.terminal.command import NO_ANSWER, CommandError
@@ -203,10 +203,19 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
             task, _ = find_task(columns, sequence, step, label)
         except ValueError:  # text that changes within a sequence, and has another word where nothing happens
             task = "detect"
-        meaning = f"one of {columns.num_distinct(label):,} values for each sequence"
-        meaning = {"regress": "a number for each sequence", "detect": "events in the rows"}.get(task, meaning)
+        meaning = f"one of {columns.num_distinct(label):,} values for each {sequence!r}"
+        meaning = {"regress": f"a number for each {sequence!r}", "detect": "events in the rows"}.get(task, meaning)
         readings.append(f"--label {shlex.quote(label)} ({task}: {meaning})")
     end = "; or --task forecast" if columns.of_kind("time") else ""
+    are_numbers = all(columns.kinds[label] in ("whole", "number") for label in labels)
+    if are_numbers and not named_like(LABEL_NAMES, labels):  # as settings, or people's ages
+        numbers, firsts = (
+            columns.of_kind("whole", "number", exclude=[sequence, step, *labels]),
+            columns.firsts(sequence),
+        )
+        numbers = [name for name in numbers if columns.changes(name, firsts).mean() > MOST_BACKGROUND]
+        if numbers := [name for name in numbers if not is_clock(columns, sequence, step, name)]:
+            end = f"; or --label with a number of each row: {shortened(numbers, 4)}{end}"
     names = [label for label in labels if stripped(columns, label).str.fullmatch(r"[A-Za-z]{1,3}[-_]?\d+").all()]
     for name in names[:1]:  # as A01 and A02
         end += f"; if {name!r} tells who or what was recorded, give --groups {shlex.quote(name)} and another --label"

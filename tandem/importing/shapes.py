@@ -158,7 +158,7 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     year with one for each month.
     """
     names = [*map(str, columns.frame.columns)]
-    dates = [name for name in names if date_signs.is_date(name)]
+    dates = [name for name in names if date_signs.is_date(name) or re.fullmatch(r"\d\d?([/.])\d\d?\1\d\d", name)]
     clocks = [name for name in names if re.fullmatch(TIME_OF_DAY, name)]
     months = [name for name in names if name[:3].lower() in MONTH_NAMES and re.fullmatch("[A-Za-z]{3,9}", name)]
     days = [name for name in columns.of_kind("time", "odd") if not columns.repeats(name)]

@@ -329,6 +329,12 @@ NAMES = (
             by_row("%b", "%Y", MONTHS, "Year").assign(mean=0.5),
             r"a column for each time \(Jan, Feb, ...\); write a row",
         ),
+        (
+            with_dates_as_columns(["a", "b", "a", "b"]).rename(
+                columns=lambda name: name if name == "page" else f"{int(name[5:7])}/{int(name[8:])}/{name[2:4]}"
+            ),
+            r"write a row for each, of the first series: table = table.iloc\[\[0\]\].melt",
+        ),
         (with_units(), r"'value' has several units \(in 'unit'\), so it is more than one series; keep the rows of one"),
     ],
 )
