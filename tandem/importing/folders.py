@@ -32,7 +32,7 @@ from tandem.importing.recordings import (
     values_of,
     without_ending,
 )
-from tandem.importing.text_format import first_bytes
+from tandem.importing.text_format import check_no_blocks, first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
@@ -93,6 +93,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if not is_grouped and not {"pattern", "groups", "num_channels"} & {*options}:
             notes += remark_on_people(ids)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
+        if reader.form and not reader.step:
+            check_no_blocks(reader.form, folder)
         ways = [
             "put them into a folder for each label, three files or more in each (cut a single long one into three or "
             "more, and give --window STEPS)"

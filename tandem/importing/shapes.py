@@ -35,6 +35,7 @@ from tandem.importing import (
 )
 from tandem.importing.columns import TIME_OF_DAY, TableColumns, named_like
 from tandem.importing.headers import Note
+from tandem.importing.infer_step import times_of_steps
 from tandem.importing.long_table import Source, SplitFile, open_parquet, read_parquet
 from tandem.importing.names import LABEL_NAMES
 from tandem.importing.number_signs import SIGNS
@@ -83,7 +84,6 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         else:
             other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
             text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
-            text_format.check_no_blocks(text)
             for column in {*options.get("times", ())} & {*text.unclear}:
                 raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
             name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
@@ -91,6 +91,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             frame = frame[[name for name in frame.columns if name]]
             frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))
+    if text is not None and not (text.has_header and (times_of_steps(columns) or columns.of_kind("text"))):
+        text_format.check_no_blocks(text)
     check_no_lists_in_text(columns)
     needed = options.get("needed")
     are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns

@@ -182,16 +182,27 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     )
 
 
-def check_no_blocks(table: TextTable) -> None:
-    """Raises ValueError, if blank lines separate blocks of rows without a header."""
+def check_no_blocks(table: TextTable, folder: Path | None = None) -> None:
+    """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows. `folder`: that of the
+    table and others, whose names are the labels.
+    """
     with open_bytes(table.path, table.compression) as file:
         text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
     blocks = re.split(r"\n\s*\n", text.strip())
-    if not table.has_header and len(blocks) >= FEWEST_BLOCKS and all("\n" in block for block in blocks[:-1]):
-        raise ValueError(
-            f"{table.path} has blank lines between blocks of rows, which may be sequences; number the blocks and their "
-            "rows in two columns below a header; or leave out the blank lines"
-        )
+    if len(blocks) < FEWEST_BLOCKS or not all("\n" in block for block in blocks[:-1]):
+        return
+    sep = r"\s+" if table.delimiter == " " else table.delimiter
+    read = f"pandas.read_csv(path, sep={sep!r}, skip_blank_lines=False"
+    read += ")" if table.has_header else ", header=None).add_prefix('c')"
+    number = "lambda rows: path.stem + ' ' + rows.isna().all(axis=1).cumsum().astype(str)"
+    paths = f"sorted(pathlib.Path({str(folder)!r}).rglob('*{table.path.suffix}'))"
+    labels, paths = (".assign(label=path.stem)", paths) if folder else ("", f"[pathlib.Path({str(table.path)!r})]")
+    raise ValueError(
+        f"{table.path} has blank lines between blocks of rows, which may be sequences; number them: import pandas, "
+        f"pathlib; rows = pandas.concat([{read}.assign(sequence={number}).dropna(thresh=2){labels} for path in {paths}]"
+        "); rows['step'] = rows.groupby('sequence').cumcount(); rows.to_csv('new.csv', index=False); then give new.csv "
+        "--sequence sequence --step step; or leave out the blank lines"
+    )
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:

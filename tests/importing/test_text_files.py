@@ -57,10 +57,17 @@ def test_text_cells_keep_their_characters(tmp_path: Path):
 @pytest.mark.parametrize("sep", [" ", ",", "\t"])
 def test_blank_lines_between_blocks_of_numbers_are_refused(tmp_path: Path, sep: str):
     """The lines once were dropped: a file of blocks of steps was a row per sequence."""
-    table = clips([1, 2, 3] * 8).drop(columns="frame")
+    table = clips([1, 2, 3] * 8).drop(columns=["frame", "label"])
     blocks = [part.drop(columns="clip").to_csv(sep=sep, index=False, header=False) for _, part in table.groupby("clip")]
     path = written(tmp_path / "it's mine.txt", "\n".join(blocks) + "\n")
-    assert "has blank lines between blocks of rows, which may be sequences; number the blocks" in refusal(path)
+    assert "has blank lines between blocks of rows, which may be sequences; number them" in refusal(path)
+    header = sep.join(table.columns[1:])
+    for label, name in enumerate(("punch", "flex")):
+        written(tmp_path / f"d/{name}.csv", "\n".join([header, *blocks[label::2]]))
+    code = refusal(tmp_path / "d").partition("number them: ")[2].partition("; then give")[0]
+    exec(code.replace("new.csv", f"{tmp_path}/new.csv"), {})  # noqa: S102
+    plan = planned(tmp_path / "new.csv")
+    assert (plan.summary["num_sequences"], plan.summary["classes"]) == (24, ["flex", "punch"])
 
 
 def test_blank_lines_in_a_recording_of_a_folder_are_left_out(tmp_path: Path):
