@@ -208,12 +208,9 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
         readings.append(f"--label {shlex.quote(label)} ({task}: {meaning})")
     end = "; or --task forecast" if columns.of_kind("time") else ""
     are_numbers = all(columns.kinds[label] in ("whole", "number") for label in labels)
-    if are_numbers and not named_like(LABEL_NAMES, labels):  # as settings, or people's ages
-        numbers, firsts = (
-            columns.of_kind("whole", "number", exclude=[sequence, step, *labels]),
-            columns.firsts(sequence),
-        )
-        numbers = [name for name in numbers if columns.changes(name, firsts).mean() > MOST_BACKGROUND]
+    if are_numbers and not columns.is_converted and not named_like((*LABEL_NAMES, "state"), labels):  # as people's ages
+        numbers, first_rows = columns.of_kind("whole", "number", exclude=[sequence, step]), columns.firsts(sequence)
+        numbers = [name for name in numbers if columns.changes(name, first_rows).mean() > MOST_BACKGROUND]
         if numbers := [name for name in numbers if not is_clock(columns, sequence, step, name)]:
             end = f"; or --label with a number of each row: {shortened(numbers, 4)}{end}"
     names = [label for label in labels if stripped(columns, label).str.fullmatch(r"[A-Za-z]{1,3}[-_]?\d+").all()]

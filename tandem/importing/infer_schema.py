@@ -128,10 +128,11 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         raise ValueError(str(error) if hint in str(error) else f"{error}; {hint}") from None
     if is_cut:
         choices["window"] = known_choices["window"]
-    features, why = choices["features"]
-    numeric = [*features, *(choices[key][0] for key in ("target", "label") if key in choices)]
-    numeric = [column for column in numeric if columns.kinds.get(column) in ("whole", "number")]
-    choices["features"] = features, "; ".join(filter(None, [why, *columns.likely_markers(numeric)]))
+    for key in (key for key in ("features", "target", "label") if key in choices):
+        value, why = choices[key]
+        numeric = [name for name in ([value] if isinstance(value, str) else value)]
+        numeric = [name for name in numeric if columns.kinds.get(name) in ("whole", "number")]
+        choices[key] = value, "; ".join(filter(None, [why, *columns.likely_markers(numeric)]))
     if "na" in options:
         choices["na"] = (options["na"], "as requested: cells without a number")
     return {"task": choices["task"], **choices}

@@ -92,13 +92,18 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
 def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     """What preprocess says of sequences -> the same with the option or the code for the user's table."""
     sequence, step, label, groups = (choices.get(key, ("", ""))[0] for key in ("sequence", "step", "label", "groups"))
+    record = "record a label in three stretches or more, or choose a shorter preprocess.window.length"
+    stretch = f"(table[{label!r}] != table[{label!r}].shift()).cumsum(); rows = table.groupby('split')['split']"
+    parts = "rows.cumcount() / rows.transform('size'), [-1, 0.5, 0.75, 1], labels=['train', 'val', 'test']"
+    cut = f"table['split'] = {stretch}; table['split'] = pandas.cut({parts})"
+    ways = {record: f"give a shorter --window, or split each stretch: {cut}", "has 1 sequences": "has 1 sequence"}
     if not sequence or sequence == NO_GROUPS:
-        return {}
+        return ways
     repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"
     omit = "leave the class out (`rare_classes: omit` in preprocess)"
     own_split = "a column `split` (train, val or test in every row) decides"
     changes = f"column {label!r} changes within a sequence"
-    ways = {repeats: f"{repeats}{advice_on_repeats(columns, sequence, step)}", omit: own_split}
+    ways |= {repeats: f"{repeats}{advice_on_repeats(columns, sequence, step)}", omit: own_split}
     ways[changes] = f"{changes} (--window STEPS cuts windows of one label)"
     if not columns.has_split:
         hint = f"; --groups {NO_GROUPS} splits the sequences of each {groups!r}" if groups != NO_GROUPS else ""
@@ -152,7 +157,7 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
     frame = pa.table({column: plain_cells(cells, na) for column, cells in table.columns.items()}).to_pandas()
     table.columns.clear()
     indexes = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
-    indexes = [column for column in indexes if kind_of(frame[column]) != "time"]
+    indexes = [column for column in indexes if kind_of(frame[column]) not in ("time", "other")]
     frame, unread = frame.drop(columns=indexes), unread | dict.fromkeys(indexes, "an index that pandas saved")
     rows = np.flatnonzero(
         ~pd.util.hash_pandas_object(frame, index=False).duplicated()

@@ -12,7 +12,7 @@ import pytest
 from tandem.importing import infer_label
 from tandem.terminal.command import CommandError
 from tests.data.test_windows import DAY
-from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, saved, series
+from tests.own_tables import chosen, clips, people, planned, reasons, recording, refusal, rewritten, saved, series
 from tests.refusals import question, sentence
 
 
@@ -333,3 +333,12 @@ def test_two_devices_of_a_person_at_the_same_times_are_a_question(tmp_path: Path
     table = pd.concat([table.assign(phone="s3"), table.assign(phone="n4", time=table["time"] + 0.007)])
     path = saved(table.sort_values(["subject", "phone"], kind="stable"), tmp_path / "t.csv")
     question(lambda: planned(path), "'time' orders the rows of each 'subject' and 'phone'")
+
+
+def test_two_stretches_of_each_label_are_split_by_the_code_of_the_refusal(tmp_path: Path):
+    table = recording(["sit", "walk"] * 2, lengths=(600, 620)).drop(columns=["time", "row"])
+    table["step"] = range(len(table))
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "shorter --window, or split each stretch" in said
+    path, _ = rewritten(said, tmp_path)
+    assert min(planned(path).summary["num_per_split"].values()) > 3
