@@ -56,6 +56,8 @@ FEWEST_OF_UNIT = 30  # columns of a spectrum with units in their names: 1Hz ... 
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 NO_TIMES, TIMES = (*SEQUENCE_NAMES, *LABEL_NAMES), [name for name in STEP_NAMES if name != "index"]
 SMALL_CHANGES = 0.1  # beside the variance: of a random walk of a hundred steps 0.06, of independent rows 2
+FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that show it
+FAR_MORE, MORE = 4.0, 1.2  # times as alike
 NUMERIC = ("whole", "number", "other")
 FEW_COLUMNS, MUST_CORRELATE = 9, 0.5  # of so few numbered columns, neighbours, on average, if they are steps
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
@@ -96,6 +98,25 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
         if are_lags or not are_negative or list(columns) != sorted(columns, reverse=True):
             runs[stem] = [columns[number] for number in sorted(columns, reverse=are_lags)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == longest >= FEWEST_STEPS}
+
+
+def alternating(columns: TableColumns, run: list[str]) -> dict[str, list[str]]:
+    """The steps of one feature, or of several whose columns alternate, as x1, y1, x2, y2, ...: columns so many places
+    apart are far more alike than nearer ones, and more than those twice as far, unlike those of a period.
+    """
+    if {*run} - {*columns.of_kind("whole", "number")}:
+        return {"value": run}
+    rows = columns.frame[run].iloc[:: max(1, len(columns.frame) // SAMPLED_ROWS)].to_numpy(np.float64)
+
+    def difference(places: int) -> float:
+        squares = np.square(rows[:, places:] - rows[:, :-places])
+        return float(squares[np.isfinite(squares)].mean()) if np.isfinite(squares).any() else np.inf
+
+    for num in range(2, min(FEW_FEATURES, len(run) // FEWEST_STEPS) + 1):
+        if len(run) % num == 0 and FAR_MORE * (own := difference(num)) < min(map(difference, range(1, num))):
+            if difference(2 * num) > MORE * own:
+                return {f"c{place}": run[place::num] for place in range(num)}
+    return {"value": run}
 
 
 def gap_in(run: Sequence[str]) -> str:
@@ -264,7 +285,7 @@ def open_wide(
         run = max(names[: names.index(label)], names[names.index(label) + 1 :], key=len)
         if run and columns.kinds[run[0]] == "whole" and (np.diff(columns.numbers(run[0])) == 1).all():
             run = run[1:]
-        runs = {"value": run}
+        runs = alternating(columns, run)
         if excluded := [name for name in names if run and name not in (label, *run)]:
             notes = [*notes, ("excluded", shortened(excluded), "beside the label, or the number of the row")]
             columns = TableColumns(columns.frame.drop(columns=excluded), columns.name)
@@ -275,6 +296,8 @@ def open_wide(
         )
     [run, *_] = runs.values()
     gap = gap_in(run) if has_header else ""
+    if (num := len(runs)) > 1 and not has_header:
+        gap = f"; columns {num} apart are most alike, so these are {num} features; a header 0, 1, 2, ... makes one"
     steps = ("steps", f"{len(run)}", f"{shortened(run, 3)}{gap}; empty cells at the end of a row end it")
     features = [(stem.strip(" _.-[(") or "value", run) for stem, run in runs.items()]
     of_steps = {name: pa.float64() for _, run in features for name in run}

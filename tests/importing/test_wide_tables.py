@@ -150,6 +150,20 @@ def test_a_table_without_a_header_is_read(tmp_path: Path):
         assert chosen_plan.workload == plan.workload and (chosen_data.sequences.labels == data.sequences.labels).all()
 
 
+@pytest.mark.parametrize("num", [2, 3])
+def test_points_whose_coordinates_alternate_without_a_header_are_features(tmp_path: Path, num: int):
+    """As x1, y1, x2, y2, ... of UCI's Libras, which were 90 steps of one feature. A period is none."""
+    draw, path = np.random.default_rng(0), tmp_path / "t.csv"
+    points = draw.normal(size=(60, 30, num)).cumsum(axis=1).round(3)
+    pd.DataFrame(points.reshape(60, -1)).assign(label=np.arange(60) % 3).to_csv(path, index=False, header=False)
+    plan, data = prepared(path)
+    assert plan.workload.preprocess.columns.features == tuple(f"c{place}" for place in range(num))
+    np.testing.assert_allclose(data.sequences.values[:, :, :num] * data.std[:num] + data.mean[:num], points, atol=1e-4)
+    waves = np.sin(2 * np.pi * np.arange(30) / num + draw.uniform(0, 6, (60, 1))) + draw.normal(0, 0.1, (60, 30))
+    pd.DataFrame(waves.round(3)).assign(label=np.arange(60) % 3).to_csv(path, index=False, header=False)
+    assert planned(path).workload.preprocess.columns.features == ("value",)
+
+
 @pytest.mark.parametrize(
     ("first", "last", "label"),
     [
