@@ -356,8 +356,8 @@ def check_class_sizes(sequences: Sequences, num_splits: int, rare: Sequence[int]
         smallest = int(counts.argmin())
         are_whole = all(isinstance(name, int) for name in sequences.classes)
         raise ValueError(
-            f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
-            "least one each; add sequences of it, or leave the class out (`rare_classes: omit` in preprocess)"
+            f"class {sequences.classes[smallest]!r} has too few sequences ({counts[smallest]}): {num_splits} splits "
+            "want at least one each; add sequences of it, or leave the class out (`rare_classes: omit` in preprocess)"
             f"{', or predict the number with task regress (--task regress)' * are_whole}"
         )
 

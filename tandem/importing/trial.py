@@ -96,7 +96,7 @@ def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
     stretch = f"(table[{label!r}] != table[{label!r}].shift()).cumsum(); rows = table.groupby('split')['split']"
     parts = "rows.cumcount() / rows.transform('size'), [-1, 0.5, 0.75, 1], labels=['train', 'val', 'test']"
     cut = f"table['split'] = {stretch}; table['split'] = pandas.cut({parts})"
-    ways = {record: f"give a shorter --window, or split each stretch: {cut}", "has 1 sequences": "has 1 sequence"}
+    ways = {record: f"give a shorter --window, or split each stretch: {cut}"}
     if not sequence or sequence == NO_GROUPS:
         return ways
     repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"

@@ -80,7 +80,7 @@ def case(number: int, text: str, *words: str) -> Any:
         case(
             5,
             make_table().assign(label=label_of([0, 1], "rare")).to_csv(index=False),
-            "class 'rare' has 2 sequences",
+            "class 'rare' has too few sequences (2)",
             "3 splits",
         ),
         (make_table().assign(x=1.0, y=2.5).to_csv(index=False), ["no feature ever changes (x, y)"]),

@@ -27,10 +27,10 @@ def test_a_class_with_too_few_sequences_is_left_out_or_in_train(tmp_path: Path):
     assert per_class["train"] | {"odd": 2, "rare": 1} == per_class["train"]
     assert sum(per_class[split][name] for split in ("val", "test") for name in ("odd", "rare")) == 0
     assert "no score covers the classes with fewer than 3 sequences, which are in train: odd, rare" in remarks(plan)
-    assert "'A' has 1 sequences" in refusal(saved(clips([*LABELS, "A"]), path))  # a slip of a
+    assert "'A' has too few sequences (1)" in refusal(saved(clips([*LABELS, "A"]), path))  # a slip of a
     grouped = clips(labels).assign(person=lambda table: pd.factorize(table["clip"])[0] // 3)
     assert planned(saved(grouped, path)).workload.preprocess.rare_classes is None  # groups place it
-    assert "class 'a' has 1 sequences" in refusal(saved(clips([*"abcdefgh"]), path))
+    assert "class 'a' has too few sequences (1)" in refusal(saved(clips([*"abcdefgh"]), path))
 
 
 def test_classes_that_all_have_too_few_sequences_are_refused_with_the_column_split(tmp_path: Path):
