@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,21 +208,23 @@ def test_a_last_batch_of_one_sequence_fails_in_the_check_and_in_training_with_a_
     net.write_text(code_of("BatchNorm").replace("torch.stack([found, found], dim=2)).mean(dim=2)", "found)"))
     block = params.read_text().replace(MODEL, '{name: "net.py:BatchNorm"}')
     block = block.replace("probe: false", "probe: true").replace("threads: 1", "threads: auto")  # as by default
-    for size, parts, words, choice in (
-        (7, 1, "36 sequences in batches of 7 (train.batch_size) leave one", 8),
-        (16, 4, "36 sequences in batches of 16 (train.batch_size) in 4 parts (train.grad_accum_steps) leave one", 15),
-    ):
-        sized = "batch_size: {}\n    grad_accum_steps: {}"
+    sized = "batch_size: {}\n    grad_accum_steps: {}"
+    check = partial(tandem, ready, "check", "tiny", "--devices", "cpu", check=False)
+    train = partial(stages_at_once, ready, "hardware", "train tiny cpu 0", check=False, publishes=False)
+    for size, parts, words, choice, commands in (
+        (7, 1, "36 sequences in batches of 7 (train.batch_size) leave one", 8, [check]),
+        (16, 4, "36 sequences in batches of 16 (train.batch_size) in 4 parts (train.grad_accum_steps) leave one", 15,
+         [check, train]),
+    ):  # fmt: skip
         params.write_text(block.replace(sized.format(16, 1), sized.format(size, parts)))
-        checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
-        trained = stages_at_once(ready, "hardware", "train tiny cpu 0", check=False, publishes=False)
-        for done in (checked, trained):
+        for command in commands:
+            done = command()
             assert done.returncode == 1 and words in done.stdout and "a single sequence in training mode" in done.stdout
             assert f"use {choice} as train.batch_size" in done.stdout
-        params.write_text(block.replace(sized.format(16, 1), sized.format(choice, parts)))
-        checked = tandem(ready, "check", "tiny", "--devices", "cpu", check=False)
-        assert "single sequence" not in checked.stdout and checked.returncode == 0
-    stages_at_once(ready, "hardware", "train tiny cpu 0", publishes=False)
+    params.write_text(block.replace(sized.format(16, 1), sized.format(choice, parts)))
+    checked = check()
+    assert "single sequence" not in checked.stdout and checked.returncode == 0
+    assert train().returncode == 0
 
 
 @pytest.mark.parametrize(("num", "parts"), [(17, 1), (33, 1), (36, 4), (40, 8)])

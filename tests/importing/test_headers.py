@@ -141,12 +141,14 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
     assert planned(tmp_path / "new.csv").summary["sha256"] == expected
 
 
-@pytest.mark.parametrize("has_words", [True, False], ids=["words", "numbers"])
 @pytest.mark.parametrize(
     ("sep", "is_first"),
     [(" ", True), ("\t", False), (",", True), (";", False)],  # row names of R; no name of the last column
 )
-@pytest.mark.parametrize("above", ["", "com.health.heart_rate{sep}6260012\n\n", "#Home Inc.\n#Name{sep}Main Floor\n"])
+@pytest.mark.parametrize(
+    ("has_words", "above"),
+    [(True, ""), (True, "com.health.heart_rate{sep}6260012\n\n"), (False, "#Home Inc.\n#Name{sep}Main Floor\n")],
+)
 def test_a_header_with_a_cell_too_few_is_refused(tmp_path: Path, sep: str, is_first: bool, has_words: bool, above: str):
     """The first row is not taken for the header, also if most of its cells are words, and below other lines."""
     if above and sep == " ":
