@@ -148,8 +148,7 @@ def patterns_of(ids: Sequence[str]) -> list[str]:
     """
     names = [name.rsplit("/", 1)[-1] for name in ids]
     for sign in "_- .":
-        parts = [name.split(sign) for name in names]
-        if len({*map(len, parts)}) == 1 and (patterns := patterns_between(sign, parts)):
+        if patterns := patterns_between(sign, parts_of(names, sign)):
             return patterns
     matches = [re.match(r"([^\W\d_]+)\d", name) for name in names]
     words = {match[1] for match in matches if match}
@@ -164,7 +163,8 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
     for place in places_of_people(columns, numbered)[:1]:
         fields[place] = "{person}"
     patterns = list[str]()
-    of_words = [place for place in shared if place not in numbered and all(map(WORD.fullmatch, columns[place]))]
+    firsts, is_joined = {word.replace(sign, "") for word in columns[0]}, any(sign in word for word in columns[0])
+    of_words = [n for n in shared if n not in numbered and all(map(WORD.fullmatch, columns[n] if n else firsts))]
     for label in shared:
         units = {re.sub(r"^\d+(\.\d+)?", "", word) for word in columns[label]}
         is_number = len(units) == 1 and all(re.fullmatch(r"\d[\d.]*[A-Za-z]+", word) for word in columns[label])
@@ -173,6 +173,8 @@ def patterns_between(sign: str, parts: Sequence[Sequence[str]]) -> list[str]:
             form = [*fields[:label], "{label}" + "".join(units) * is_number, *fields[label + 1 :]]
             while not (form[-1].startswith(("{label", "{person")) or len(form) - 1 in of_words):  # words may be people
                 form.pop()
+            if is_joined and len(form) < len(columns) and all(map(str.isdecimal, columns[len(form)])):
+                form.append("{number}")  # or change-mind-1 would be a change
             patterns.append(sign.join([*form, *["*"] * (len(form) < len(columns))]))
     return patterns[::-1][:3]  # of a setting and what was done in it, the last is rather the label
 
@@ -186,29 +188,46 @@ def shared_places(columns: Sequence[set[str]], num_names: int) -> tuple[list[int
 
 def places_of_people(columns: Sequence[set[str]], numbered: Sequence[int]) -> list[int]:
     """Those that may be people: not run01."""
-    return [place for place in numbered if not named_like(SEQUENCE_NAMES, columns[place])]
+    return [place for place in numbered if not named_like((*SEQUENCE_NAMES, "take", "rep"), columns[place])]
 
 
 def remark_on_people(ids: Sequence[str]) -> list[Note]:
-    """The pattern that makes groups of a part of the files' names, such as S2 of stress/S2_EDA and baseline/S2_EDA. A
-    name of one part is rather a count, unless it is called like people.
+    """The pattern that makes groups of a part of the files' names, such as S2 of stress/S2_EDA and baseline/S2_EDA, or
+    a word that comes again in other folders, such as anna of squat/squat_01_anna and lunge/lunge_01_anna. A name of one
+    part is rather a count, unless it is called like people.
     """
     names = [name.rsplit("/", 1)[-1] for name in ids]
+    folders = [name.rpartition("/")[0] for name in ids]
     for sign in "_- .":
-        parts = [name.split(sign) for name in names]
-        if len({*map(len, parts)}) > 1 or (len(parts[0]) == 1 and not named_like((*PEOPLE, "s"), names)):
+        parts = parts_of(names, sign)
+        if len(parts[0]) == 1 and not named_like((*PEOPLE, "s"), names):
             continue
         columns = [{*column} for column in zip(*parts, strict=True)]
-        for place in places_of_people(columns, shared_places(columns, len(parts))[1])[:1]:
-            fields = ["*"] * place + ["{person}"] + ["*"] * (place + 1 < len(parts[0]))
-            folders = {name.rpartition("/")[0] for name in ids}
-            words = Counter(folder.rpartition("_")[0] for folder in folders if re.fullmatch(r"[^\W_]+_\d+", folder))
-            are_counted = words.total() == len(folders) > len(words)
+        shared, numbered = shared_places(columns, len(parts))
+        pairs = [{*zip(column, folders, strict=True)} for column in zip(*parts, strict=True)]
+        numbered = [place for place in numbered if not any(tells_folder(*pair) for pair in pairs[place])]
+        words = [place for place in shared if len(columns[place]) > 2 and all(map(WORD.fullmatch, columns[place]))]
+        words = [place for place in words if len(pairs[place]) >= 2 * len(columns[place])]
+        for place in [*places_of_people(columns, numbered), *words][:1]:
+            fields = [*["*"] * place, "{person}", *["*"] * (len(parts[0]) - place - 1)]
+            counts = Counter(folder.rpartition("_")[0] for folder in {*folders} if re.fullmatch(r"[^\W_]+_\d+", folder))
+            are_counted = counts.total() == len({*folders}) > len(counts)
             pattern = shlex.quote("{label}_*/" * are_counted + sign.join(fields))
             why = f"several files share it; if it is a person, --pattern {pattern} makes groups of it"
             why += ", and drops the numbers of the folders" * are_counted
             return [("names", parts[0][place], why)]
     return []
+
+
+def tells_folder(word: str, folder: str) -> bool:
+    """Whether a part of a name is that of its folder with a number, as squat_01."""
+    return re.sub(r"[\W\d_]+$", "", word).lower() == folder.rpartition("/")[2].lower()
+
+
+def parts_of(names: Sequence[str], sign: str) -> list[list[str]]:
+    """The parts between equal signs, as many in each name: the first part may have more of these signs."""
+    fewest = min(name.count(sign) for name in names)
+    return [name.rsplit(sign, fewest) if fewest else [name] for name in names]
 
 
 def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:

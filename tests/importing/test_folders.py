@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.terminal.command import CommandError
 from tests import own_tables
 from tests.own_tables import clips, planned, reasons, refusal, saved
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
@@ -482,19 +481,20 @@ def test_files_of_different_widths_without_a_header_may_be_channels(tmp_path: Pa
     assert f"{tmp_path / 'c_03.dat'} has 1 cell in a line" in message and "if each is a channel or a label" in message
 
 
-def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path):
+@pytest.mark.parametrize("other", ["sit", "sit_up"])
+def test_folders_whose_files_are_called_alike_are_a_question(tmp_path: Path, other: str):
     """alice/walk_1.csv, bob/walk_1.csv: the people once were the labels."""
     for number, person in enumerate(("alice", "bob", "cem", "dora", "eve", "fay")):
-        for word in ("walk", "sit"):
+        for word in ("walk", other):
             for take in (1, 2):
                 path = tmp_path / f"d/{person}/{word}_{take}.csv"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 clip = clips([None], seed=100 * number + 10 * take + len(word))
                 clip[["frame", "f0", "f1"]].to_csv(path, index=False)
-    with pytest.raises(CommandError, match=r"alike \(sit, walk\), .* --pattern '{label}/\*' or --pattern '{person}/{l"):
-        planned(tmp_path / "d")
-    plan = planned(tmp_path / "d", "--pattern", "{person}/{label}_*")
-    assert plan.summary["classes"] == ["sit", "walk"] and plan.workload.preprocess.groups == "person"
+    message = question(tmp_path / "d")
+    assert "alike (sit, walk), " in message and " --pattern '{label}/*' or --pattern '{person}/{l" in message
+    plan = planned(tmp_path / "d", "--pattern", message.rpartition("--pattern ")[2].strip("'"))
+    assert plan.summary["classes"] == [other, "walk"] and plan.workload.preprocess.groups == "person"
     assert len(planned(tmp_path / "d", "--pattern", "{label}/*").summary["classes"]) == 6
 
 
@@ -536,12 +536,27 @@ def test_a_list_of_columns_and_a_sensor_with_other_times_are_not_joined(tmp_path
         assert "has other columns than" in refusal(folder)
 
 
-@pytest.mark.parametrize("form", ["{label}/S{person}_EDA", "{label}/S{person}", "{label}_{day}/sub_{person}"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{label}/S{person}_EDA",
+        "{label}/S{person}",
+        "{label}_{day}/sub_{person}",
+        "{label}/{label}_0{day}-{name}",
+        "{label}/{long}_0{day}_{name}",
+    ],
+)
 def test_a_part_of_the_names_that_files_of_several_labels_share_is_offered_as_the_groups(tmp_path: Path, form: str):
     """As the persons of WESAD, whose stress was in train and whose baseline in test."""
+
+    def names(number: int) -> dict[str, str | int]:
+        label, person = LABELS[number], number // 3 + 2
+        long = label.replace(LABELS[0], "jumping_jack")
+        return {"label": label, "long": long, "person": person, "day": number // 3 % 2, "name": "abcdefgh"[person]}
+
     folder = write_files(
         tmp_path / "d",
-        lambda number: f"{form.format(label=LABELS[number], person=number // 3 + 2, day=number // 3 % 2)}.csv",
+        lambda number: f"{form.format(**names(number))}.csv",
     )
     notes = {key: why for key, _, why in planned(folder).source.notes}
     [pattern] = re.findall(r"--pattern (\S+) makes groups of it", notes["names"])
