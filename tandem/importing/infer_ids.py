@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tandem.data.rows import digits_of_times
-from tandem.importing.columns import DAY_SECONDS, Choice, NotFound, TableColumns, named_like, words_of
+from tandem.importing.columns import DAY_SECONDS, MOST_REPEATS, Choice, NotFound, TableColumns, named_like, words_of
 from tandem.importing.infer_label import MISTAKEN_SHARE
 from tandem.importing.infer_step import advice_on_recordings, find_steps, rows_together
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
@@ -112,6 +112,8 @@ def find_ids(columns: TableColumns) -> list[str]:
     for column in candidates:
         is_together = columns.is_together(column)
         is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
+        is_empty = columns.frame[column].isin(("", None, np.nan))  # most are, from the first on: marks of a few rows
+        is_likely = is_likely and not (is_empty.iloc[0] and is_empty.mean() > MOST_REPEATS)
         if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
             likely.append((column, is_together))
     around = [column for column, is_together in likely if is_together]
