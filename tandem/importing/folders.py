@@ -108,6 +108,9 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
         if flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
+        if reader.form and not reader.form.compression and any(map(reader.differs_by_file, codes)):
+            command = shlex.join(["awk", f"NR == FNR || FNR > {reader.form.num_skipped}", *map(str, paths)])
+            ways.append(f"if each row is a sequence, write all rows below each other: {command} > new.csv")
         if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):
             ways.append("give --label folder1 if it is who or what was recorded")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")

@@ -150,6 +150,11 @@ class Reader:
             name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
         ]
 
+    def differs_by_file(self, name: str) -> bool:
+        """Whether a column has one value in each of some files, and another in each."""
+        values = [str(pc.unique(self.read(path)[name]).to_pylist()) for path in self.sampled]
+        return len({*values}) == len(values) > 1 and not any("," in cells for cells in values)
+
     def with_same_columns(self, table: pa.Table, path: Path) -> pa.Table:
         if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             if self.num_files == 2 and (advice := advice_on_two_tables((path, self.sampled[0]))):

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -445,6 +446,19 @@ def test_columns_of_files_that_may_be_labels_are_named(tmp_path: Path):
     message = refusal(folder)
     assert "or give --label anomaly, if that column has the labels" in message
     assert planned(folder, "--label", "anomaly").workload.preprocess.columns.label == "anomaly"
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_file_for_each_class_with_a_row_for_each_sequence_is_refused_with_the_code(tmp_path: Path, header: bool):
+    """As EMG-4 of Kaggle, whose rows were to be the steps of four sequences."""
+    (folder := tmp_path / "d").mkdir()
+    for number in range(3):
+        table = pd.DataFrame(np.random.default_rng(number).normal(size=(9, 20)).round(3)).add_prefix("x")
+        table.assign(label=number).to_csv(folder / f"{number}.csv", index=False, header=header)
+    code = refusal(folder).partition("write all rows below each other: ")[2].replace("new.csv", f"{tmp_path}/new.csv")
+    subprocess.run(["sh", "-c", code], check=True)  # noqa: S607
+    summary = planned(tmp_path / "new.csv").summary
+    assert (summary["num_sequences"], len(summary["classes"]), summary["max_steps"]) == (27, 3, 20)
 
 
 def test_columns_that_are_constant_in_each_file_are_no_labels_beside_those_in_the_names(tmp_path: Path):
