@@ -261,6 +261,7 @@ def kind_of(cells: pd.Series) -> str:
     if pd.api.types.is_bool_dtype(cells):
         return "flag"
     if not pd.api.types.is_numeric_dtype(cells):
+        cells = cells[cells != ""] if (cells != "").any() else cells
         # A column of mostly times or numbers counts as such; preprocess names the other cells.
         counts = Counter(cells.iloc[:: max(1, len(cells) // 1000)].astype(str))
         if share(counts, re.compile(r"\d{4}-\d\d-\d\d").match) > 0.5:

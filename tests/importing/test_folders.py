@@ -456,7 +456,7 @@ def test_a_file_for_each_class_with_a_row_for_each_sequence_is_refused_with_the_
         table = pd.DataFrame(np.random.default_rng(number).normal(size=(9, 20)).round(3)).add_prefix("x")
         table.assign(label=number).to_csv(folder / f"{number}.csv", index=False, header=header)
     code = refusal(folder).partition("write all rows below each other: ")[2].replace("new.csv", f"{tmp_path}/new.csv")
-    subprocess.run(["sh", "-c", code], check=True)  # noqa: S607
+    subprocess.run(["sh", "-c", code], check=True)
     summary = planned(tmp_path / "new.csv").summary
     assert (summary["num_sequences"], len(summary["classes"]), summary["max_steps"]) == (27, 3, 20)
 
