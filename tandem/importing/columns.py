@@ -43,7 +43,7 @@ ODD_TIMES = {
     rf"{MONTH}-\d\d": ("to_datetime({}, format='%b-%y')", ""),
     ELAPSED: ("to_timedelta({}).dt.total_seconds().convert_dtypes()", ""),
 }
-TIME_OF_DAY = r"([01]?\d|2[0-3])[.:][0-5]\d([.:][0-5]\d([.]\d+)?)?( ?[aApP][mM]?)?"
+TIME_OF_DAY = r"([01]?\d|2[0-3])([.:][0-5]\d([.:][0-5]\d([.]\d+)?)?|:[0-5]?\d:[0-5]?\d([.:]\d+)?)( ?[aApP][mM]?)?"
 ODD_TIME, ODD_DATE = "|".join((TIME_OF_DAY, *ODD_TIMES)), "|".join(ODD_TIMES.keys() - {ELAPSED})
 # Numbers that mean times are from ... to -> what they count, and how pandas reads them.
 CLOCKS = {
@@ -181,12 +181,13 @@ class TableColumns:
         dates = [name for name in dates if name not in odd or odd[name].str.fullmatch(ODD_DATE).mean() > 0.9]
         if of_day and (column in of_day or column in dates):
             shown = f"{'dates beside ' * (column in dates)}times of day like {self.frame[of_day[0]].dropna().iloc[0]!r}"
-            has_colons = odd[of_day[0]].str.contains(":").any()
-            with_colons = "" if has_colons else ".str.replace('.', ':')"  # 09.30 is half past nine
+            num_colons = odd[of_day[0]].str.count(":").max()
+            with_colons = "" if num_colons else ".str.replace('.', ':')"  # 09.30 is half past nine
+            with_colons += r".str.replace(r'(:\d+:\d+):', r'\1.', regex=True)" * bool(num_colons > 2)  # of a fraction
             time = f"table[{of_day[0]!r}]{with_colons}"
             if dates:
                 joined = f"table[{dates[0]!r}].astype(str) + ' ' + {time}"
-                is_first = day_comes_first(odd[dates[0]]) if dates[0] in odd else None
+                is_first = day_comes_first(odd[dates[0]]) if dates[0] in odd else False
                 code = f"table['time'] = pandas.to_datetime({joined}{', dayfirst=True' if is_first else ''})"
                 hint = ", with dayfirst=True if 01/02/2024 is the first of February" if is_first is None else ""
                 return f"{shown}; join them with the dates: {code}{hint}"
@@ -261,7 +262,8 @@ def kind_of(cells: pd.Series) -> str:
     if pd.api.types.is_bool_dtype(cells):
         return "flag"
     if not pd.api.types.is_numeric_dtype(cells):
-        cells = cells[cells != ""] if (cells != "").any() else cells
+        if (cells := cells[cells != ""]).empty:
+            return "other"
         # A column of mostly times or numbers counts as such; preprocess names the other cells.
         counts = Counter(cells.iloc[:: max(1, len(cells) // 1000)].astype(str))
         if share(counts, re.compile(r"\d{4}-\d\d-\d\d").match) > 0.5:
@@ -349,7 +351,7 @@ def find_features(
         ways = [way.partition("; join them with the dates")[0] for way in ways]  # they are joined
     excluded = [f"{column} ({way})" for column, way in zip(odd, ways, strict=True)]
     others = [name for name in columns.of_kind("other") if name in columns.frame]
-    empty = [name for name in others if columns.frame[name].isna().all()]
+    empty = [name for name in others if columns.frame[name].isin(("", None, np.nan)).all()]
     kinds = columns.kinds | dict.fromkeys(empty, "empty") | dict(hints or {})
     excluded += [f"{column} ({kind})" for column, kind in kinds.items() if column not in {*covered, *odd}]
     excluded += [f"{column} ({dropped[column]})" for column in candidates if column in dropped]

@@ -12,7 +12,7 @@ from tandem.importing import shapes
 from tandem.importing.columns import kind_of
 from tandem.importing.date_signs import as_iso, formats_of
 from tests import refusals
-from tests.own_tables import planned, refusal, saved, series, text_table
+from tests.own_tables import planned, refusal, rewritten, saved, series, text_table
 
 
 @pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y %H:%M", "%d.%m.%Y", "%Y/%m/%d"])
@@ -25,6 +25,16 @@ def test_the_advice_for_dates_converts_them(tmp_path: Path, form: str):
     assert ("table['time'] = pandas.to_datetime(table['time'], dayfirst=True)" in message) == is_day_first
     assert "without dayfirst" not in message
     assert (pd.to_datetime(table["time"], dayfirst=form.startswith("%d")) == days).all()
+
+
+@pytest.mark.parametrize("form", ["%H:%M:%S", "%-H:%-M:%-S:%f"])
+def test_dates_and_times_of_day_are_joined(tmp_path: Path, form: str):
+    """Also with parts of one digit and a colon before the fraction, as an app for runners writes them."""
+    times = pd.to_datetime(series()["time"])
+    table = pd.DataFrame({"day": times.dt.strftime("%Y-%m-%d"), "clock": times.dt.strftime(form), "x": range(300)})
+    table["x"] = table["x"] ** 0.5
+    path, _ = rewritten(refusal(saved(table, tmp_path / "t.csv")), tmp_path)
+    assert planned(path).workload.preprocess.interval == "1h"
 
 
 def prices(form: str, freq: str = "B", num: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:

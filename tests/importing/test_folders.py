@@ -148,8 +148,9 @@ def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
     table.sample(frac=1, random_state=0).to_csv(tmp_path / "which.csv", index=False)
     plan = expect(folder, "--labels", str(tmp_path / "which.csv"), ordered=False)
     assert plan.workload.preprocess.columns.label == "gesture" and plan.workload.preprocess.groups == "person"
-    table.to_csv(folder / "labels.csv", index=False)
-    expect(folder, ordered=False)
+    table.assign(days=[3, *[""] * 17], note="").to_csv(folder / "labels.csv", index=False)
+    reason = reasons(expect(folder, ordered=False))["features"]
+    assert "note (empty)" in reason and "days (constant" in reason  # not text
     table[2:].to_csv(folder / "labels.csv", index=False)
     with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
         planned(folder)
