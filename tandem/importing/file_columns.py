@@ -29,7 +29,7 @@ from tandem.terminal.messages import nearest
 
 NUMBERED = r"\D*\d+"  # s01
 WORD = re.compile(r"[^\W\d_][^_\-. ]*")
-
+NUMBERED_FOLDER = re.compile(r"(.*/)?([^/]+)/\2[\W\d_]+", re.IGNORECASE)  # the name of a file's folder, as squat_01
 
 PEOPLE = (*GROUP_NAMES, "sub", "subj", "p")  # as people's folders are called: subject01, P3
 
@@ -204,8 +204,8 @@ def remark_on_people(ids: Sequence[str]) -> list[Note]:
             continue
         columns = [{*column} for column in zip(*parts, strict=True)]
         shared, numbered = shared_places(columns, len(parts))
-        pairs = [{*zip(column, folders, strict=True)} for column in zip(*parts, strict=True)]
-        numbered = [place for place in numbered if not any(tells_folder(*pair) for pair in pairs[place])]
+        pairs = [{*map("/".join, zip(folders, column, strict=True))} for column in zip(*parts, strict=True)]
+        numbered = [place for place in numbered if not any(map(NUMBERED_FOLDER.fullmatch, pairs[place]))]
         words = [place for place in shared if len(columns[place]) > 2 and all(map(WORD.fullmatch, columns[place]))]
         words = [place for place in words if len(pairs[place]) >= 2 * len(columns[place])]
         for place in [*places_of_people(columns, numbered), *words][:1]:
@@ -217,11 +217,6 @@ def remark_on_people(ids: Sequence[str]) -> list[Note]:
             why += ", and drops the numbers of the folders" * are_counted
             return [("names", parts[0][place], why)]
     return []
-
-
-def tells_folder(word: str, folder: str) -> bool:
-    """Whether a part of a name is that of its folder with a number, as squat_01."""
-    return re.sub(r"[\W\d_]+$", "", word).lower() == folder.rpartition("/")[2].lower()
 
 
 def parts_of(names: Sequence[str], sign: str) -> list[list[str]]:

@@ -42,7 +42,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.data.tables import MISSING
+from tandem.data.tables import MISSING, is_number
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, text_tables, trial
 from tandem.importing.columns import TIME_OF_DAY, shortened
@@ -53,6 +53,7 @@ from tandem.importing.long_table import Source
 from tandem.importing.params_block import from_yaml, make_block, with_workload
 from tandem.importing.recipe import FITTED, model_for, train_settings, training_sentence
 from tandem.importing.recordings import kind_of_file
+from tandem.importing.text_format import find_format
 from tandem.params import loading, parsing, schema
 from tandem.params.reading import read_yaml
 from tandem.terminal.command import CommandError, Result, WrongArgument, aligned, sentence_of
@@ -61,6 +62,7 @@ from tandem.terminal.progress import ProgressLine
 
 NA_HELP = f"cells without a number, besides {', '.join(filter(None, MISSING))}, e.g. --na=-999,missing"
 NO_NUMBER = r"must hold (?:finite )?numbers\b.*, found '?(?!-?inf)([^',;()]+?)'?(?: in line \d+| \(.*)?; "
+MOST_WORDS = 10  # that --na is offered for at once
 MODEL_HELP = (
     f"{', '.join(schema.BUILT_IN)}; {FITTED}: the best of three models without steps (docs/recipes.md); default: a "
     "network, by the task and the size of the data"
@@ -183,6 +185,9 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         table = trial.make_table(name, source, scratch)
         choices, summary, has_split = trial.infer(name, table, source, given_options)
     except (ValueError, CommandError) as error:
+        if (match := re.search(NO_NUMBER, str(error))) and match[1] == "." not in (options.na or ()):  # as of SAS
+            options.na = [*(options.na or ()), "."]
+            return make_plan(options, scratch)
         if (message := with_way_out(str(error), path, given_options)) == str(error):
             raise
         raise CommandError(message, error.status) if isinstance(error, CommandError) else ValueError(message) from None
@@ -215,8 +220,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
     if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
-        cells = shlex.quote(",".join([*options.get("na", ()), match[1]]))
-        return f"{message}, or give --na={cells} if {match[1]} means that there is none"
+        words = words_of_numbers(message, match[1], path, options)
+        cells = shlex.quote(",".join([*options.get("na", ()), *words]))
+        meaning = "they mean" if words[1:] else f"{match[1]} means"
+        return f"{message}, or give --na={cells} if {meaning} that there is none"
     if re.search(r"\btable(\[| = |\.to_csv)", message):
         if shapes.kind_of(path) != "a table":
             kinds = Counter(map(kind_of_file, files_below(path) if path.is_dir() else ()))
@@ -228,6 +235,17 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
         message = message.replace(hint, "") if "to_datetime" in read else message
         return f"{message} (before it: import pandas; {read}{after})"
     return message
+
+
+def words_of_numbers(message: str, word: str, path: Path, options: Mapping[str, Any]) -> list[str]:
+    """The cells of the column of `word` that are no numbers; only `word` if they are many."""
+    column = re.search(r"column '(.*)' must hold", message)
+    if not column or shapes.kind_of(path) != "a table" or path.suffix.lower() == ".parquet":
+        return [word]
+    table = text_tables.with_notation(find_format(path, options), options)
+    cells = dict.fromkeys(map(str.strip, text_tables.rewritten(table).to_pydict().get(column[1], ())))
+    words = [cell for cell in cells if not is_number(cell, table.na, allow_missing=True)]
+    return words if 0 < len(words) <= MOST_WORDS and not any("," in cell for cell in words) else [word]
 
 
 def check_free(name: str) -> None:

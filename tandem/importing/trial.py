@@ -38,6 +38,7 @@ from tandem.terminal.progress import ProgressLine
 def make_table(name: str, source: Source, scratch: Path) -> Path:
     """The table that preprocess will read, in `scratch`: a link to the file if it can read that, else a conversion."""
     path = scratch / (source.name or f"{name}.parquet")
+    path.unlink(missing_ok=True)  # of a first try
     if source.read is None:
         path.symlink_to(source.sources[0].resolve())  # with an ending that preprocess understands
         return path

@@ -39,10 +39,13 @@ def test_the_advised_cell_with_spaces_is_read_as_missing(tmp_path: Path, is_wide
     table = wide_table() if is_wide else series()
     column = "x_3" if is_wide else "value"
     table[column] = table[column].astype(object)
-    table.loc[[5, 9], column] = " Null "
+    table.loc[[5, 9, 7], column] = " Null ", " Null ", "?0.2"
     path = saved(table, tmp_path / "t.csv")
-    [advised] = re.findall("give --na='?(.*?)'? if", refusal(path))
-    assert planned(path, f"--na={advised}").summary["num_missing" if not is_wide else "num_filled"] == 2
+    [advised] = re.findall("give --na='?(.*?)'? if they mean", refusal(path))
+    assert planned(path, f"--na={advised}").summary["num_missing" if not is_wide else "num_filled"] == 3
+    table.loc[[5, 9, 7], column] = "."  # as FRED and SAS write it
+    plan = planned(saved(table, path))
+    assert plan.summary["num_missing" if not is_wide else "num_filled"] == 3 and plan.workload.preprocess.na == (".",)
 
 
 @ENDINGS
