@@ -242,9 +242,9 @@ def words_of_numbers(message: str, word: str, path: Path, options: Mapping[str, 
     column = re.search(r"column '(.*)' must hold", message)
     if not column or shapes.kind_of(path) != "a table" or path.suffix.lower() == ".parquet":
         return [word]
-    table = text_tables.with_notation(find_format(path, options), options)
-    cells = dict.fromkeys(map(str.strip, text_tables.rewritten(table).to_pydict().get(column[1], ())))
-    words = [cell for cell in cells if not is_number(cell, table.na, allow_missing=True)]
+    rows = text_tables.rewritten(text_tables.with_notation(find_format(path, options), options))
+    cells = rows[column[1]].unique().to_pylist() if column[1] in rows.column_names else []
+    words = list(dict.fromkeys(cell.strip() for cell in cells if not is_number(cell, options.get("na", ()), True)))
     return words if 0 < len(words) <= MOST_WORDS and not any("," in cell for cell in words) else [word]
 
 
