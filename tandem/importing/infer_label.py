@@ -226,7 +226,8 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     if not changes.any():
         num_values, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
         are_rare = num_values > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
-        is_many = (num_values > max(20, num_sequences / 3) or are_rare) and not named_like(LABEL_NAMES[:3], [label])
+        is_many = num_values > max(20, num_sequences / 3) or are_rare or num_values == num_sequences
+        is_many = is_many and not named_like(LABEL_NAMES[:3], [label])
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num_values:,} values, one per sequence (--task classify: its classes)"
             return "regress", why

@@ -52,7 +52,7 @@ def test_a_class_of_one_person_is_refused_with_the_options_that_help(tmp_path: P
     assert planned(saved(table.assign(split=words), path)).summary["classes"] == ["none", "hit", "odd"]
 
 
-@pytest.mark.parametrize(("num", "high"), [(60, 60), (120, 60), (300, 60), (60, 12)])
+@pytest.mark.parametrize(("num", "high"), [(60, 60), (120, 60), (300, 60), (60, 12), (10, 9000)])
 def test_many_whole_numbers_are_numbers_to_predict_or_the_option_is_named(tmp_path: Path, num: int, high: int):
     """An age that several sequences share; but 60 signs of five clips each are classes."""
     ages = np.random.default_rng(0).integers(0, high, num).tolist()
