@@ -37,8 +37,8 @@ def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:
             if mistake := digits_of_times(columns.numbers(name).to_numpy(), name):
                 raise ValueError(f"{columns.name}: {mistake}")
         count = (
-            "if the rows are in order, count them: table['step'] = range(len(table)), and give --step step and --label "
-            "for a recording with labels in its rows, each for many; or "
+            "if the table is a recording in the order of its rows, with a column of labels, count the rows: "
+            "table['step'] = range(len(table)); then give --step step and that column with --label; or "
         ) * (len(taken) == 0)
         raise NotFound(
             advice_on_recordings(columns)

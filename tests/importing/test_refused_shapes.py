@@ -397,7 +397,7 @@ def test_a_row_for_each_patient_is_not_told_again_to_count_the_rows(tmp_path: Pa
     table = pd.DataFrame(draw.integers(20, 90, size=(60, 3)), columns=["age", "pressure", "rate"])
     table["target"] = draw.integers(2, size=60)
     path, end = saved(table, tmp_path / "t.csv"), "such as a row of features for each item, are no steps"
-    refusals.sentence(lambda: planned(path), "if the rows are in order, count them: table['step'] = range(len", end)
+    refusals.sentence(lambda: planned(path), "with a column of labels, count the rows: table['step'] = range(len", end)
     saved(table.assign(step=range(60)), path)
     said = refusals.sentence(lambda: planned(path, "--step", "step", "--label", "target"), end)
-    assert "count them" not in said
+    assert "count the rows" not in said
