@@ -226,13 +226,14 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     if not changes.any():
         num_values, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
         are_rare = num_values > MOST_RARE and labels_of(columns, sequence, label).min() < len(SPLITS)
-        is_many = num_values > max(20, num_sequences / 3) or are_rare or num_values == num_sequences
+        is_whole = columns.kinds[label] == "whole"
+        is_own = is_whole and num_values == num_sequences <= np.ptp(columns.numbers(label).dropna())  # no codes
+        is_many = num_values > max(20, num_sequences / 3) or are_rare or is_own
         is_many = is_many and not named_like(LABEL_NAMES[:3], [label])
-        if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
+        if columns.kinds[label] == "number" or (is_whole and is_many):
             why = f"{label!r} is a number with {num_values:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
-        is_number = columns.kinds[label] == "whole" and num_values > MOST_RARE
-        hint = " (--task regress predicts the number)" * is_number
+        hint = " (--task regress predicts the number)" * (is_whole and num_values > MOST_RARE)
         if num_sequences < FEW_SEQUENCES and len(columns.frame) > LONG * num_sequences:
             hint += "; --window 256 cuts windows of these few long sequences"
         return "classify", f"{label!r} is constant within every sequence{hint}"

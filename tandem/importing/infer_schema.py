@@ -134,7 +134,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         numeric = [name for name in numeric if columns.kinds.get(name) in ("whole", "number")]
         choices[key] = value, "; ".join(filter(None, [why, *columns.likely_markers(numeric)]))
     if "na" in options:
-        choices["na"] = (options["na"], "as requested, or usual: cells without a number")
+        choices["na"] = (options["na"], "cells without a number")
     return {"task": choices["task"], **choices}
 
 

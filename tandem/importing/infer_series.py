@@ -230,9 +230,10 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
     with_units = [name for name in columns.of_kind("odd") if columns.advice(name).startswith("numbers")]
     if len(numeric := [*numeric, *with_units]) > 1:
         codes = [name for name in columns.of_kind("whole") if columns.num_distinct(name) <= MOST_CLASSES]
-        likely = [name for name in numeric if name not in codes] or numeric
-        first = [*dict.fromkeys([numeric[0], likely[-1], *likely, *numeric])][:MOST_NAMED]
-        targets = [f"--target {shlex.quote(name)}" for name in sorted(first, key=numeric.index)]
+        kinds = [name for name in codes if columns.num_distinct(name) > np.ptp(columns.numbers(name).dropna())]
+        likely = [name for name in numeric if name not in kinds] or numeric
+        first = dict.fromkeys([*likely[: MOST_NAMED - 1], likely[-1], *numeric])  # a month or a kind of day comes last
+        targets = [f"--target {shlex.quote(name)}" for name in [*first][:MOST_NAMED]]
         targets += ["another column"] * (len(numeric) > MOST_NAMED)
         codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
         labels = [*columns.of_kind("text"), *flags, *codes]
