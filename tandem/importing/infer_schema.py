@@ -149,10 +149,10 @@ def check_times_are_there(columns: TableColumns, time: str) -> None:
 
 
 def with_own_names(options: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """The options with the columns called as in the table, if the spaces around their names are left out."""
+    """The options with the columns called as in the table, if spaces are left out, as messages do."""
 
     def own_name(column: str) -> str:
-        matches = [name for name in columns if name.strip() == column.strip()]
+        matches = [name for name in columns if name.split() == column.split()]
         return column if column in columns or len(matches) != 1 else matches[0]
 
     named = {key: options[key] for key in (*OF_SEQUENCES, "time", "target", "groups") if key in options}

@@ -117,6 +117,10 @@ def find_times(columns: TableColumns) -> list[str]:
 def advice_on_times(columns: TableColumns) -> str:
     """How to write times that are not read; empty if there are none."""
     parts = {name.lower(): name for name in columns.of_kind("whole")}
+    if {"year", "quarter"} <= {*parts} and "month" not in parts:
+        code = f"table['time'] = table[{parts['year']!r}].str[:4] + '-Q' + table[{parts['quarter']!r}].str[:1]"
+        drop = f"table = table.drop(columns={[parts['year'], parts['quarter']]})"
+        return f"'year' and 'quarter' are parts of a time; join them: {code}; {drop}"
     are_named = {"year", "month"} <= {*parts}
     names = [parts[name] for name in PARTS_OF_TIMES if name in parts] if are_named else parts_by_range(columns)
     if names:

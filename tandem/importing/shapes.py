@@ -102,8 +102,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
     for_header = ""
     if text is not None and not text.has_header:
         names = [chr(65 + number) if number < 26 else f"A{number}" for number in range(len(text.names))]
+        rows = f"tail -n +{text.num_skipped + 1}" if text.num_skipped else "cat"
         for_header = (
-            f"write the columns' names there: (echo '{text.delimiter.join(names)}'; cat {shlex.quote(str(path))}) > "
+            f"write the columns' names there: (echo '{text.delimiter.join(names)}'; {rows} {shlex.quote(str(path))}) > "
             "new.csv, with your names for A, B and so on"
         )
     why = "as requested" if layout else wide.is_wide(columns, for_header, options.get("label"))

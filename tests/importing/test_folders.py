@@ -248,16 +248,16 @@ def test_a_counter_or_a_clock_in_files_is_no_feature_whatever_its_name(tmp_path:
         assert f"{name} (counts the rows, or is their time)" in reasons(plan)["features"]
 
 
-def test_names_of_columns_may_begin_with_a_space(tmp_path: Path):
+def test_names_of_columns_may_have_spaces_that_an_option_lacks(tmp_path: Path):
     """As OpenBCI writes them."""
     folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}_{number:02}.csv")
     for path in folder.glob("*.csv"):
-        table = pd.read_csv(path).rename(columns={"x": " x", "y": " y"})
+        table = pd.read_csv(path).rename(columns={"x": " x", "y": " y  1"})
         table.assign(**{" row": range(len(table)), " Formatted": " 2024-03-01"}).to_csv(path, index=False)
     assert "give --pattern '{label}_*' for their names" in refusal(folder)
-    plan = planned(folder, "--pattern", "{label}_*", "--step", "row", "--features", "y,x")
+    plan = planned(folder, "--pattern", "{label}_*", "--step", "row", "--features", "y 1,x")
     assert plan.workload.preprocess.columns.step == " row"
-    assert plan.workload.preprocess.columns.features == (" y", " x")
+    assert plan.workload.preprocess.columns.features == (" y  1", " x")
 
 
 def test_files_with_events_are_for_detect(tmp_path: Path):

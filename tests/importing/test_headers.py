@@ -130,10 +130,10 @@ def mended(said: str, folder: Path, form: str) -> None:
 
 
 def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
-    """Without a header; with a semicolon at the end of each line."""
+    """Without a header, below lines about the data; with a semicolon at the end of each line."""
     table = clips(LABELS)
     expected = planned(saved(table, tmp_path / "t.csv")).summary["sha256"]
-    table.to_csv(path := tmp_path / "no header.csv", index=False, header=False)
+    (path := tmp_path / "no header.csv").write_text("# of a station\n#\n" + table.to_csv(index=False, header=False))
     mended(refusal(path).replace("A,B,C,D,E", "clip,frame,f0,f1,label"), tmp_path, r"\(echo .* new\.csv")
     assert planned(tmp_path / "new.csv").summary["sha256"] == expected
     path.write_text(table.to_csv(index=False).replace("\n", ";\n"))

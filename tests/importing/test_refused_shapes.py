@@ -245,6 +245,7 @@ NUMBERED, BY_LABEL = (
 )
 TWO_DIGITS = HOURS.dt.strftime("%d/%m/%y")
 OF_DAY = [f"{time.hour % 12 or 12}:{time:%M}{'ap'[time.hour > 11]}" for time in HOURS]  # 12:00a
+QUARTERS = pd.period_range("1940Q1", periods=300, freq="Q")
 PARTS = {name: getattr(HOURS.dt, name) for name in ("year", "month", "day", "hour")}
 
 
@@ -305,6 +306,7 @@ PAIRS = [
     (stores().assign(time=[*HOURS.dt.strftime("%d.%m.%Y ") + (HOURS.dt.hour + 1).map("{:02}:00".format)] * 3),
      series(open=np.arange(300) % 7).assign(time=HOURS + pd.Timedelta("1h"))),
     (landmarks(), clips(LETTERS, num_features=8).rename(columns={f"f{n}": POINTS[n] for n in range(8)})),
+    (timed(year=QUARTERS.year, quarter=QUARTERS.quarter.astype(float)), timed(time=QUARTERS.strftime("%Y-Q%q"))),
 ]  # fmt: skip
 NAMES = (
     "two-digits month-name excel excel-days ms s of-day date-and-time 12:00a points no-time parts "
@@ -312,7 +314,7 @@ NAMES = (
     "timedelta trials label-first label-last ranges hours-in-digits long-form hours days-first year-and-month "
     "excel-in-any-language days-of-two-digits-first codes codes-beside-a-counter restarts "
     "restarts-in-order-of-labels dates-as-columns of-numbers hours-as-columns of-iso-days months-as-columns "
-    "with-an-offset comma-fractions hour-24 landmarks"
+    "with-an-offset comma-fractions hour-24 landmarks quarters"
 )
 
 
