@@ -16,8 +16,8 @@ from pandas.tseries.api import guess_datetime_format
 
 from tandem.data.tables import MISSING, cast_or_none, is_number
 
-# What pandas does not guess: a fraction after a comma, a colon between a date and its time.
-ODD_SIGNS = {r"(:\d\d),(\d{1,9})\b": r"\1.\2", r"(\d{4}):(\d\d:\d\d)": r"\1 \2"}
+# What pandas does not guess: a fraction after a comma or a colon, a colon between a date and its time.
+ODD_SIGNS = {r"((?:\b|T)\d\d?:\d\d:\d\d)[,:](\d{1,9})\b": r"\1.\2", r"(\d{4}):(\d\d:\d\d)": r"\1 \2"}
 END_OF_DAY = r"(?<![:\d])24:00"
 OFFSET = r"^(.*:\d\d.*?)\s*(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)$"
 

@@ -60,7 +60,7 @@ DATES = (
 )
 
 
-@pytest.mark.parametrize("form", [*DATES, "%d.%m.%Y 14:05:06", "%m/%d/%Y 02:05 PM"])
+@pytest.mark.parametrize("form", [*DATES, "%d.%m.%Y 14:05:06", "%d.%m.%Y 14:05:06:007", "%m/%d/%Y 02:05 PM"])
 def test_prices_as_a_web_page_shows_them_are_read(tmp_path: Path, form: str):
     shown, true = prices(form)
     shown.loc[7, "Vol."] = "-"
