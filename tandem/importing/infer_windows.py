@@ -77,8 +77,11 @@ def infer_recordings(
         return {}
     [choice, *_] = choices.values()
     (sequence, _), (name, why) = choice["sequence"], choice["label"]
-    if "label" not in options and why == UNNAMED:
+    if "label" not in options:
         others = named_like(LABEL_NAMES, [] if sequence == NO_GROUPS else columns.of_kind("text", exclude=[sequence]))
+        if why != UNNAMED:
+            likelier = named_like(RECORDED_NAMES, [name, *others])
+            others = likelier[: likelier.index(name)]
         others = [name for name in others if is_constant(columns, name, sequence, columns.firsts(sequence))]
         if len(likely := list(dict.fromkeys([*choices, *others]))) > 1:
             labels = " or ".join(f"--label {shlex.quote(label)}" for label in likely)

@@ -315,15 +315,18 @@ def test_the_weekday_of_a_series_is_no_recording(tmp_path: Path):
     assert planned(saved(table.assign(Load_Type=load), tmp_path / "t.csv")).workload.task == "forecast"
 
 
-def test_a_column_called_label_beside_text_in_stretches_is_a_question(tmp_path: Path):
-    """As the phases of a gesture, which is constant in its recording."""
-    table = people(8, ["move", "rest"] * 2).rename(columns={"activity": "phase"})
+@pytest.mark.parametrize("name", ["phase", "behavior"])
+def test_a_column_called_label_beside_text_in_stretches_is_a_question(tmp_path: Path, name: str):
+    """As the phases of a gesture, which is constant in its recording, whatever they are called."""
+    table = people(8, ["move", "rest"] * 2).rename(columns={"activity": name})
     table["gesture"] = table["subject"].map(lambda name: "ab"[int(name[1:]) % 2])
     path = saved(table, tmp_path / "t.csv")
-    with pytest.raises(CommandError, match="2 columns that could be the label; give --label phase or --label gesture"):
+    with pytest.raises(
+        CommandError, match=f"2 columns that could be the label; give --label {name} or --label gesture"
+    ):
         planned(path)
     assert planned(path, "--label", "gesture").summary["num_sequences"] == 8
-    assert chosen(planned(path, "--label", "phase"))["label"] == "phase"
+    assert chosen(planned(path, "--label", name))["label"] == name
 
 
 def test_two_devices_of_a_person_at_the_same_times_are_a_question(tmp_path: Path):
