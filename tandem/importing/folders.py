@@ -89,6 +89,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     choices = {"groups": groups} if (groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
+        if reader.form and not reader.form.has_header:
+            check_no_blocks(reader.form, folder, are_labelled=True)
         is_grouped = groups or any(map(NAMES_PEOPLE.search, named_like(GROUP_NAMES, [*others, *reader.names])))
         if not is_grouped and not {"pattern", "groups", "num_channels"} & {*options}:
             notes += remark_on_people(ids)

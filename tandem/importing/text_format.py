@@ -182,15 +182,23 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     )
 
 
-def check_no_blocks(table: TextTable, folder: Path | None = None) -> None:
+def check_no_blocks(table: TextTable, folder: Path | None = None, are_labelled: bool = False) -> None:
     """Raises ValueError, with the code that numbers them, if blank lines separate blocks of rows. `folder`: that of the
-    table and others, whose names are the labels.
+    table and others, whose names are the labels; if they `are_labelled`, only blank lines with dashes below do.
     """
     with open_bytes(table.path, table.compression) as file:
         text = codecs.getreader(table.encoding)(file).read(SAMPLE_LETTERS)
-    blocks = re.split(r"\n\s*\n", text.strip())
+    blocks = re.split(r"\n\s*\n-[^\w\n]*\n" if are_labelled else r"\n\s*\n", text.strip())
     if len(blocks) < FEWEST_BLOCKS or not all("\n" in block for block in blocks[:-1]):
         return
+    if are_labelled:
+        raise ValueError(
+            f"{table.path} has lines of dashes between blocks of rows, which may be sequences; write a file for each: "
+            "import pathlib, re; [new.mkdir(parents=True, exist_ok=True) or (new / f'{path.stem}_{number}{path.suffix}'"
+            f").write_text(block) for path in pathlib.Path({str(folder)!r}).rglob('*{table.path.suffix}') for new in "
+            f"[pathlib.Path('new', path.parent.relative_to({str(folder)!r}))] for number, block in enumerate(filter("
+            r"str.strip, re.split(r'(?m)^[^\w\n]*\n', path.read_text())))]; then give the folder new"
+        )
     sep = r"\s+" if table.delimiter == " " else table.delimiter
     read = f"pandas.read_csv(path, sep={sep!r}, skip_blank_lines=False"
     read += ")" if table.has_header else ", header=None).add_prefix('c')"

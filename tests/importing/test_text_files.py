@@ -68,6 +68,13 @@ def test_blank_lines_between_blocks_of_numbers_are_refused(tmp_path: Path, sep: 
     exec(code.replace("new.csv", f"{tmp_path}/new.csv"), {})  # noqa: S102
     plan = planned(tmp_path / "new.csv")
     assert (plan.summary["num_sequences"], plan.summary["classes"]) == (24, ["flex", "punch"])
+    for label, name in enumerate(("punch", "flex")):  # lines of dashes once were missing points
+        written(
+            tmp_path / f"dashes/{name}_it's.txt", "".join(f"{sep.join('--')}\n{block}\n" for block in blocks[label::2])
+        )
+    code = refusal(tmp_path / "dashes", "--pattern", "{label}_*").partition("for each: ")[2].partition("; then give")[0]
+    exec(code.replace("'new'", repr(f"{tmp_path}/new")), {})  # noqa: S102
+    assert planned(tmp_path / "new", "--pattern", "{label}_*").summary["num_sequences"] == 24
 
 
 def test_blank_lines_in_a_recording_of_a_folder_are_left_out(tmp_path: Path):
