@@ -60,6 +60,7 @@ FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that
 FAR_MORE, MORE = 4.0, 1.2  # times as alike
 NUMERIC = ("whole", "number", "other")
 FEW_COLUMNS, MUST_CORRELATE = 9, 0.5  # of so few numbered columns, neighbours, on average, if they are steps
+UNRELATED = 0.05  # the same, of more columns that are rather components or features than steps
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
 
@@ -181,14 +182,19 @@ def is_wide(columns: TableColumns, for_header: str, label: str | None) -> str:
 
 
 def check_may_be_steps(columns: TableColumns) -> None:
-    """Raises CommandError if the numbered columns are a few that vary independently, as x1, ..., x5 of other tables."""
+    """Raises CommandError if the numbered columns are a few that vary independently, as x1, ..., x5 of other tables, or
+    many that do not correlate at all beside a label by its name and a number, as V1, ..., V28 beside Class and Amount.
+    """
     [(stem, run), *others] = numbered([*columns.frame.columns]).items()
-    if others or len(run) > FEW_COLUMNS or named_like((*STEP_NAMES, *CALENDAR_NAMES), [stem]):
+    labels, least = named_like(LABEL_NAMES, columns.kinds), MUST_CORRELATE if len(run) <= FEW_COLUMNS else UNRELATED
+    if least == UNRELATED and not (labels and columns.of_kind("number", exclude=[*run, *labels])):
+        return
+    if others or named_like((*STEP_NAMES, *CALENDAR_NAMES), [stem]):
         return
     if any(columns.kinds.get(name) not in NUMERIC for name in run):
         return
     values = [columns.numbers(name) for name in run]
-    if pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < MUST_CORRELATE:
+    if pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < least:
         raise CommandError(
             f"{columns.shown}: {shortened(run, 3)} hardly correlate, so they may be other quantities, not the steps of "
             f"one; give --layout wide if a row is a sequence of {len(run)} steps, --layout long if it is one step; "

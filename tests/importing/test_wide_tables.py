@@ -294,6 +294,11 @@ def test_a_few_numbered_columns_that_vary_independently_are_asked_about(tmp_path
     table = table.astype(object)
     table.loc[7, "x2"] = "gone"
     assert "x0, ..., x4 hardly correlate" in question(saved(table, path)).replace("x0, x1,", "x0,")
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 28))).add_prefix("V").assign(Class=np.arange(60) % 2)
+    assert planned(saved(table, path)).summary["max_steps"] == 28
+    assert "V0, ..., V27 hardly correlate" in question(saved(table.assign(Amount=table["V0"]), path)).replace(
+        "V0, V1,", "V0,"
+    )
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])
