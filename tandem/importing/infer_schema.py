@@ -140,11 +140,15 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
 
 def check_times_are_there(columns: TableColumns, time: str) -> None:
     """Raises ValueError if a few rows have no time, such as lines about a person above the readings."""
-    is_empty = columns.numbers(time).isna()
-    if columns.kinds[time] == "time" and 0 < is_empty.mean() <= MISTAKEN_SHARE:
+    is_empty, place = columns.numbers(time).isna(), f"table[{time!r}]"
+    if 0 < is_empty.mean() <= MISTAKEN_SHARE:
+        cell = columns.frame[time].astype(object).fillna("").iloc[int(is_empty.argmax())]
+        is_time = columns.kinds[time] == "time"
+        read = f"to_datetime({place}, format='ISO8601', utc=True" if is_time else f"to_numeric({place}"
         raise ValueError(
-            f"{columns.name}: {time!r} has no time in {is_empty.sum():,} of {len(is_empty):,} rows; if these are no "
-            f"steps, leave them out: table = table[table[{time!r}].notna()]; or name another with --step or --time"
+            f"{columns.name}: {time!r} has no time in {is_empty.sum():,} of {len(is_empty):,} rows, first {cell!r} in "
+            f"row {is_empty.argmax() + 1:,}; if these are no steps, leave them out: table = table[pandas.{read}, "
+            "errors='coerce').notna()]; or name another with --step or --time"
         )
 
 

@@ -169,3 +169,14 @@ def test_years_of_two_digits_are_said_to_be_unread(tmp_path: Path, form: str):
     for options in ((), ("--dayfirst", "yes")):
         message = refusal(path, *options)
         assert "a year of two digits, is not read; write them as 2024-03-01" in message and "--dayfirst" not in message
+
+
+@pytest.mark.parametrize("unit", ["h", "s"])
+def test_a_row_without_a_time_is_shown_and_left_out_by_the_code(tmp_path: Path, unit: str):
+    """As the last one of a table of a house's meters, which is a backslash."""
+    times = pd.Series(pd.to_datetime(series()["time"]).astype(str) if unit == "h" else np.arange(300) + 1_700_000_000)
+    path = saved(series().assign(time=times.astype(object).where(times.index < 299, "\\")), tmp_path / "t.csv")
+    message = refusal(path)
+    assert r"'time' has no time in 1 of 300 rows, first '\\' in row 300" in message
+    path, _ = rewritten(message, tmp_path)
+    assert planned(path).workload.preprocess.interval == f"1{unit}"
