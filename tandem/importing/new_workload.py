@@ -219,6 +219,9 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
+    if path.is_dir() and (command := re.search("sed ('.*?') .* > new.csv writes them", message)):
+        copy = f"cp -r {shlex.quote(str(path))} new; find new -type f -exec sed -i {command[1]} {{}} +"
+        return message.replace(command[0], f"{copy} writes all files, into the folder new,")
     if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
         words = words_of_numbers(message, match[1], path, options)
         cells = shlex.quote(",".join([*options.get("na", ()), *words]))

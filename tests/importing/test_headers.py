@@ -14,6 +14,7 @@ import pytest
 
 from tandem.importing import new_workload
 from tests.own_tables import LABELS, clips, planned, reasons, refusal, saved, series
+from tests.shapes import written
 
 UNITS = {
     "in each column": "id,s,m/s2,g,class",
@@ -139,6 +140,9 @@ def test_the_line_that_a_refusal_has_makes_the_table(tmp_path: Path):
     path.write_text(table.to_csv(index=False).replace("\n", ";\n"))
     mended(refusal(path), tmp_path, r"sed .* new\.csv")
     assert planned(tmp_path / "new.csv").summary["sha256"] == expected
+    written(tmp_path / "d/1.csv", path.read_text())
+    mended(refusal(tmp_path / "d"), tmp_path, r"cp .* \+")
+    assert (tmp_path / "new/1.csv").read_text() == table.to_csv(index=False)
 
 
 @pytest.mark.parametrize(
