@@ -71,12 +71,12 @@ class Publication:
         try:
             with locked(STATE / "publishing.lock"):
                 self.published_state = self.state_of_files()  # first: what is written later is published next time
-                _, has_writer = self.published_state
+                times, has_writer = self.published_state
                 path = self.folder / "run.json"
                 if path.exists():  # otherwise the stage has not written it yet, or it was just published and removed
                     self.publish_new(read_json(path, fix=f"`rm -r {relative(self.folder)}` discards it"), has_writer)
-                if not has_writer and not run_dir.remove(self.folder):
-                    self.published_state = None  # another process holds its lock; try again
+                if not has_writer and not run_dir.remove(self.folder, lambda: self.times_of_files() == times):
+                    self.published_state = None  # try again
         except Exception as error:  # after any error of the store, the directory stays and the training continues
             problem, self.published_state, self.info = explain(error), None, {}
             write_json(self.folder / IN_MLFLOW, {**self.ids, **problem})
@@ -97,11 +97,14 @@ class Publication:
 
     def state_of_files(self) -> tuple[dict[str, int], bool]:
         """Return a value that changes when the stage has written its files, and when it has ended."""
+        return self.times_of_files(), run_dir.has_writer(self.folder)
+
+    def times_of_files(self) -> dict[str, int]:
         times = {}
         for name in ("run.json", "artifacts/timings.csv", *(f"{stage}.end.json" for stage in files.RECORDED_STAGES)):
             with suppress(FileNotFoundError):
                 times[name] = (self.folder / name).stat().st_mtime_ns
-        return times, run_dir.has_writer(self.folder)
+        return times
 
     def publish_new(self, info: dict[str, Any], has_writer: bool) -> None:
         self.find_or_create_run(info)

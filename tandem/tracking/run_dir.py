@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -223,12 +223,16 @@ def run_dirs() -> list[Path]:
     return [path for _, path in sorted(dated_folders)]
 
 
-def remove(folder: Path) -> bool:
-    """Remove a published directory. Returns False if another process holds its lock, such as a stage that writes it."""
+def remove(folder: Path, is_published: Callable[[], bool]) -> bool:
+    """Remove a published directory. Returns False if another process holds its lock, such as a stage that writes it, or
+    if a stage has ended meanwhile, so that not all is published.
+    """
     removed = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError), (folder / "writer").open("a") as writer:
             fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_published():
+                return False
             folder.rename(removed)  # at once: another process may open a file in it meanwhile
             shutil.rmtree(removed)
     except BlockingIOError:

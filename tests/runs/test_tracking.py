@@ -21,7 +21,7 @@ from tandem.diagnosis.probe_result import ProbeResult
 from tandem.runs import provenance, schemas
 from tandem.runs.quantities import EPOCH_METRICS, RUN_METRICS
 from tandem.runs.run import open_folder
-from tandem.tracking import registry, view
+from tandem.tracking import publisher, registry, view
 from tandem.tracking.publisher import Publication
 from tests.projects import (
     ROOT,
@@ -334,6 +334,26 @@ def evaluate_again(project: Path) -> str:
     output = stage(project, "evaluate", "tiny", "cpu").stdout
     wait_until_published(project)
     return output.rstrip().rpartition("MLflow run ")[2]
+
+
+def test_a_stage_that_ends_while_the_one_before_is_published_is_published_too(tmp_path: Path, monkeypatch):
+    """As on a busy machine, where that takes longer than to evaluate. Its directory was removed all the same."""
+    monkeypatch.setattr(publisher, "STATE", tmp_path)
+    (folder := tmp_path / "run").mkdir()
+    for name in ("run.json", "train.end.json", "writer"):
+        (folder / name).write_text("{}")
+    publication, seen = Publication(folder, client=None), []
+
+    def publish_new(*_: object) -> None:
+        seen.append((end := folder / "evaluate.end.json").exists())
+        if not end.exists():
+            end.touch()
+
+    monkeypatch.setattr(publication, "publish_new", publish_new)
+    while folder.exists():
+        assert publication.publish() == {} and len(seen) <= 3
+        publication.published_state = None
+    assert seen[0] is False and seen[-1] is True
 
 
 @pytest.mark.parametrize("lost", ["store", "run"])
