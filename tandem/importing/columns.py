@@ -77,6 +77,7 @@ class TableColumns:
         is_converted: bool = False,
     ):
         self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
+        self.counts: dict[str, int] = {}  # of distinct cells, by column
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
@@ -229,7 +230,9 @@ class TableColumns:
         return ""
 
     def num_distinct(self, column: str) -> int:
-        return int(self.frame[column].nunique())
+        if column not in self.counts:
+            self.counts[column] = int(self.frame[column].nunique())
+        return self.counts[column]
 
     def never_changes(self, column: str) -> bool:
         """Whether all cells that are not empty are equal. Faster than to count them."""

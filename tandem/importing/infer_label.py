@@ -163,8 +163,11 @@ def stripped(columns: TableColumns, name: str) -> pd.Series:
 
 def names_events(columns: TableColumns, name: str) -> bool:
     """Whether most rows are empty or NO_EVENT, and others are not."""
-    cells = stripped(columns, name).replace("None", NO_EVENT)  # as preprocess reads it
-    return bool(MOST_BACKGROUND <= cells.isin(("", NO_EVENT)).mean() < 1)
+    if columns.frame[name].dtype.kind in "iuf":  # as text, millions of numbers take seconds
+        is_background = columns.frame[name].isna()
+    else:
+        is_background = stripped(columns, name).replace("None", NO_EVENT).isin(("", NO_EVENT))  # as preprocess reads it
+    return bool(MOST_BACKGROUND <= is_background.mean() < 1)
 
 
 def labels_of(columns: TableColumns, sequence: str, label: str) -> pd.Series:
