@@ -109,10 +109,11 @@ def is_constant(columns: TableColumns, name: str, sequence: str, first_rows: np.
     preprocess names the row.
     """
     cells = columns.frame[name].to_numpy()
-    differs = (cells != cells[first_rows]) & ~pd.isna(cells)
+    differs, is_text = (cells != cells[first_rows]) & ~pd.isna(cells), columns.kinds[name] == "text"
+    if differs.any() and not is_text:
+        return False
     num_changing = len(np.unique(columns.codes(sequence)[differs]))
     num_values, num_sequences = columns.num_distinct(name), columns.num_distinct(sequence)
-    is_text = columns.kinds[name] == "text"
     is_name = is_text and num_values >= num_sequences and not named_like(LABEL_NAMES, [name])  # as of a file
     return num_changing <= MISTAKEN_SHARE * num_sequences * is_text and num_values > 1 and not is_name
 
