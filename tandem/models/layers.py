@@ -57,7 +57,7 @@ def in_fp32(stack: nn.Module, x: Tensor, state: Any) -> Any:
 
 def mean_over_steps(x: Tensor, mask: Tensor) -> Tensor:
     """(B, T, H) -> (B, H): mean over the real steps."""
-    return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+    return (x * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 
 
 def mean_and_max(x: Tensor, mask: Tensor) -> Tensor:
