@@ -27,6 +27,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 DAY_SECONDS = 86400
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
+FEW = 1000  # rows that are looked at before all are
 MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
 MOST_CLASSES = 20  # of whole numbers that stand for the classes of a label
 MOST_REPEATS = 0.5  # the share of rows up to which a repeated step is a mistake, such as an id that occurs twice
@@ -77,7 +78,10 @@ class TableColumns:
         is_converted: bool = False,
     ):
         self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
-        self.counts: dict[str, int] = {}  # of distinct cells, by column
+        # What is asked for again and again, of millions of rows: by column, and the orders by column and step.
+        self.known_codes: dict[str, np.ndarray] = {}
+        self.known_orders: dict[tuple[str, str | None], np.ndarray] = {}
+        self.known_counts: dict[str, int] = {}
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
@@ -157,14 +161,22 @@ class TableColumns:
         return "", 0
 
     def codes(self, column: str) -> np.ndarray:
-        """(R,) integers from 0 that are equal if the cells are equal; two empty cells are."""
-        return pd.factorize(self.frame[column], use_na_sentinel=False)[0]
+        """(R,) integers from 0, by first row, that are equal if the cells are equal; two empty cells are."""
+        if column not in self.known_codes:
+            self.known_codes[column] = pd.factorize(self.frame[column], use_na_sentinel=False)[0]
+        return self.known_codes[column]
+
+    def order(self, sequence: str, step: str | None = None) -> np.ndarray:
+        """(R,) the rows that put each sequence's together, in the order of the steps or of the file."""
+        if (sequence, step) not in self.known_orders:
+            steps = [] if step is None else [self.numbers(step).to_numpy()]
+            self.known_orders[sequence, step] = np.lexsort([*steps, self.codes(sequence)])
+        return self.known_orders[sequence, step]
 
     def firsts(self, column: str) -> np.ndarray:
         """(R,) for each row, the first row with an equal cell."""
         codes = self.codes(column)
-        _, first_rows, group = np.unique(codes, return_index=True, return_inverse=True)
-        return first_rows[group]
+        return np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1))[codes]
 
     def changes(self, column: str, first_rows: np.ndarray) -> np.ndarray:
         """(R,) whether a row's cell differs from that of another one; two empty cells are equal. `first_rows` (R,): the
@@ -230,9 +242,9 @@ class TableColumns:
         return ""
 
     def num_distinct(self, column: str) -> int:
-        if column not in self.counts:
-            self.counts[column] = int(self.frame[column].nunique())
-        return self.counts[column]
+        if column not in self.known_counts:
+            self.known_counts[column] = int(self.frame[column].nunique())
+        return self.known_counts[column]
 
     def never_changes(self, column: str) -> bool:
         """Whether all cells that are not empty are equal. Faster than to count them."""
@@ -257,6 +269,10 @@ def day_comes_first(dates: pd.Series) -> bool | None:
 def kind_of(cells: pd.Series) -> str:
     if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # fast: a table may have thousands
         numbers = cells.to_numpy()
+        if cells.dtype.kind in "iu" and len(numbers):
+            return "whole"
+        if (numbers[:FEW] % 1 > 0).any():
+            return "number"
         numbers = numbers[~np.isnan(numbers)]
         return "other" if not len(numbers) else "whole" if (numbers[~np.isinf(numbers)] % 1 == 0).all() else "number"
     cells = cells.dropna()

@@ -68,7 +68,7 @@ def restarting_in(columns: TableColumns, sequence: str, step: str | None) -> Ite
     If no name says it, the file has the rows of each value together, and so those of each sequence of it.
     """
     codes, num_sequences = columns.codes(sequence), columns.num_distinct(sequence)
-    order = np.lexsort((columns.numbers(step) if step else np.arange(len(codes)), codes))
+    order = columns.order(sequence, step)
     likely = columns.of_kind("text", "whole", "time", exclude=[name for name in (sequence, step) if name])
     candidates = named = named_like(GROUP_NAMES[:-1], likely)  # without days, which follow each other
     if step and not columns.is_together(sequence):  # without a step, the error names the first one that repeats
@@ -112,8 +112,9 @@ def find_ids(columns: TableColumns) -> list[str]:
     for column in candidates:
         is_together = columns.is_together(column)
         is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
-        is_empty = columns.frame[column].isin(("", None, np.nan))  # most are, from the first on: marks of a few rows
-        is_likely = is_likely and not (is_empty.iloc[0] and is_empty.mean() > MOST_REPEATS)
+        empty = ("", None, np.nan)  # most are, from the first on: marks of a few rows
+        if is_likely and columns.frame[column].iloc[:1].isin(empty).all():
+            is_likely = columns.frame[column].isin(empty).mean() <= MOST_REPEATS
         if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
             likely.append((column, is_together))
     around = [column for column, is_together in likely if is_together]
@@ -160,11 +161,12 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     candidates = [name for name in candidates if any(columns.is_together(name, order) for order in orders)]
     labels = {*columns.of_kind("text"), *named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag"))}
     num_distinct = {name: columns.num_distinct(name) for name in {*candidates, *labels}}
+    codes = {name: columns.codes(name) for name in num_distinct}
     ids = []
     for name in candidates:
         for label in labels:
             if name != label and 2 <= num_distinct[label] <= num_distinct[name] / 2 <= len(columns.frame) / 8:
-                if len(columns.frame[[name, label]].drop_duplicates()) == num_distinct[name]:
+                if len(pd.unique(codes[name] * len(columns.frame) + codes[label])) == num_distinct[name]:
                     ids.append(name)
                     break
     return ids

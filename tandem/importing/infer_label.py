@@ -325,7 +325,7 @@ def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -
     labels = stripped(columns, label)
     labels = labels.where(~labels.isin(MISSING), "")
     rows = pd.DataFrame({"recording": columns.codes(recording), "label": labels, "step": columns.numbers(step)})
-    rows = rows.sort_values(["recording", "step"])
+    rows = rows.iloc[columns.order(recording, step)]
     keys, distances = rows[["recording", "label"]], rows["step"].diff()
     usual_distance = distances[rows["recording"].diff() == 0].median()
     starts = np.flatnonzero((keys != keys.shift()).any(axis=1) | (distances > LONG_GAP * usual_distance))
@@ -335,7 +335,7 @@ def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -
 def firsts_of_stretches(columns: TableColumns, recording: str, step: str, label: str) -> np.ndarray:
     """(R,) for each row, the first row of its stretch."""
     stretches, _ = stretches_of(columns, recording, step, label)
-    order = np.lexsort((columns.numbers(step), columns.codes(recording)))
+    order = columns.order(recording, step)
     first_rows = np.empty(len(order), dtype=np.int64)
     first_rows[order] = np.repeat(stretches.index, stretches["length"])
     return first_rows

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tandem.importing.columns import Choice, TableColumns, named_like, shortened
+from tandem.importing.columns import FEW, Choice, TableColumns, named_like, shortened
 from tandem.importing.names import COUNTING_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -112,9 +112,9 @@ def rows_together(columns: TableColumns, sequence: str) -> tuple[np.ndarray, np.
     """The order (R,) that puts a sequence's rows together as they follow in the file, and whether each two neighbours
     in it are of one sequence (R - 1,).
     """
-    codes = columns.codes(sequence)
-    order = np.argsort(codes, kind="stable")
-    return order, codes[order][1:] == codes[order][:-1]
+    order = columns.order(sequence)
+    codes = columns.codes(sequence)[order]
+    return order, codes[1:] == codes[:-1]
 
 
 def is_clock(columns: TableColumns, sequence: str, step: str, column: str) -> bool:
@@ -123,10 +123,12 @@ def is_clock(columns: TableColumns, sequence: str, step: str, column: str) -> bo
     few, each of many sequences, may be a setting, as of a force. One that is called like a count may begin again, as
     after 255.
     """
-    codes = columns.codes(sequence)
-    order = np.lexsort((columns.numbers(step), codes))
-    same, values = np.diff(codes[order]) == 0, columns.numbers(column).to_numpy()[order]
+    codes, order, numbers = columns.codes(sequence), columns.order(sequence, step), columns.numbers(column).to_numpy()
     is_named, is_count = (bool(named_like(names, [column])) for names in (STEP_NAMES, COUNTING_NAMES))
+    first_distances = np.diff(numbers[order[:FEW]])[np.diff(codes[order[:FEW]]) == 0]
+    if not is_count and (first_distances > 0).any() and (first_distances < 0).any():
+        return False
+    same, values = np.diff(codes[order]) == 0, numbers[order]
     if is_count and are_even(np.abs(np.diff(values)[same])):
         return True
     is_new = np.r_[True, ~same | (np.diff(values) != 0)]  # several rows may have one time

@@ -181,7 +181,7 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
         return groups
     _, step, label = taken
     codes, steps = columns.codes(recording), columns.numbers(step).to_numpy()
-    order = np.lexsort((steps, codes))
+    order = columns.order(recording, step)
     distances = np.diff(steps[order])[np.diff(codes[order]) == 0]
     first_rows, has_gap = columns.firsts(recording), (distances > LONG_GAP * np.median(distances)).any()
     if not (columns.has_split or has_gap or columns.changes(label, first_rows).any()):

@@ -136,7 +136,7 @@ def check_no_lists_in_text(columns: TableColumns) -> None:
     short, as a box is.
     """
     for name in columns.of_kind("text"):
-        cells = columns.frame[name].dropna().astype(str)
+        cells = columns.frame[name].drop_duplicates().dropna().astype(str)
         if cells.str.fullmatch(r"\[[][\d\s,.eE+-]*\]").all() and cells.str.count(",").max() >= wide.FEWEST_STEPS:
             raise ValueError(
                 f"{columns.name}: the cells of {name!r} are lists; if each row is a sequence, write a row for each "

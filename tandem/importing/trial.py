@@ -160,9 +160,7 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
     indexes = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
     indexes = [column for column in indexes if kind_of(frame[column]) not in ("time", "other")]
     frame, unread = frame.drop(columns=indexes), unread | dict.fromkeys(indexes, "an index that pandas saved")
-    rows = np.flatnonzero(
-        ~pd.util.hash_pandas_object(frame, index=False).duplicated()
-    )  # preprocess leaves out the others
+    rows = distinct_rows(frame)  # preprocess leaves out the others
     frame = frame if len(rows) == len(frame) else frame.iloc[rows].reset_index(drop=True)
 
     def places(first: int, second: int) -> str:
@@ -171,16 +169,23 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
     return TableColumns(frame, shown, unread, places, is_converted)
 
 
+def distinct_rows(frame: pd.DataFrame) -> np.ndarray:
+    """The places of the rows without those that are equal to an earlier one."""
+    numbers = frame.columns[[dtype.kind == "f" for dtype in frame.dtypes]]
+    may_repeat = frame.duplicated([*numbers[:1]], keep=False) if len(numbers) else pd.Series(True, frame.index)
+    hashes = pd.util.hash_pandas_object(frame[may_repeat], index=False)
+    repeats = hashes.index[hashes.duplicated()]
+    return np.delete(np.arange(len(frame)), repeats)
+
+
 def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:
     """Text without white space around it, and numbers where `as_numbers` finds missing ones among them."""
-    if pa.types.is_dictionary(cells.type):
+    if pa.types.is_dictionary(cells.type) or pa.types.is_string(cells.type):
         distinct = pc.unique(cells).cast(pa.string())
-        if pc.all(pc.equal(distinct, pc.utf8_trim_whitespace(distinct))).as_py() is not False:
-            return cells
-        cells = cells.cast(pa.string())
-    if pa.types.is_string(cells.type):
-        cells = pc.utf8_trim_whitespace(cells)
-        if are_codes(cells):
+        trimmed = pc.utf8_trim_whitespace(distinct)
+        if pc.all(pc.equal(distinct, trimmed)).as_py() is False:
+            cells = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+        if pa.types.is_dictionary(cells.type) or are_codes(trimmed) or as_numbers(trimmed, na)[0] is None:
             return cells
     is_flag = pa.types.is_boolean(cells.type)
     kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating)
