@@ -78,12 +78,12 @@ class ColumnCells:
     sizes: dict[str, list[np.ndarray]] = field(default_factory=lambda: {"": [], ",": [], ".": []})
 
     def add(self, cells: pa.Array, path: str, column: str, na: Sequence[str]) -> None:
-        cells = pc.utf8_trim_whitespace(cells)
-        cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
         if "." in self.decisive[DECIMAL] and cast_or_none(cells, pa.float64()) is not None:
-            self.num += len(cells)  # fast: a chunk without commas, of a column whose points are known
+            self.num += len(cells)  # fast: a chunk without commas and gaps, of a column whose points are known
             self.num_numbers += len(cells)
             return
+        cells = pc.utf8_trim_whitespace(cells)
+        cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
         numbers, is_number = cells, matches(cells, NUMBER)
         if is_number.true_count < len(cells):
             marked = cells.filter(matches(cells, MARKED))
