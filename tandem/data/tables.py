@@ -31,7 +31,7 @@ SPLIT_COLUMN = "split"
 SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 SPLIT_WORDS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 # Cells of a numeric column without a number.
-MISSING = ("", "-", "?", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "none")
+MISSING = ("", "-", ".", "?", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "none")
 LARGEST_WHOLE = 2**53 - 1  # a 64-bit float loses the last digits of a larger whole number
 LARGEST = 4e18  # largest number: a squared difference of two velocities is still a finite 32-bit float
 # Accepted types of a Parquet file's columns.

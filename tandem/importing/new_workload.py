@@ -185,9 +185,6 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         table = trial.make_table(name, source, scratch)
         choices, summary, has_split = trial.infer(name, table, source, given_options)
     except (ValueError, CommandError) as error:
-        if (match := re.search(NO_NUMBER, str(error))) and match[1] == "." not in (options.na or ()):  # as of SAS
-            options.na = [*(options.na or ()), "."]
-            return make_plan(options, scratch)
         if (message := with_way_out(str(error), path, given_options)) == str(error):
             raise
         raise CommandError(message, error.status) if isinstance(error, CommandError) else ValueError(message) from None

@@ -44,8 +44,7 @@ def test_the_advised_cell_with_spaces_is_read_as_missing(tmp_path: Path, is_wide
     [advised] = re.findall("give --na='?(.*?)'? if they mean", refusal(path))
     assert planned(path, f"--na={advised}").summary["num_missing" if not is_wide else "num_filled"] == 3
     table.loc[[5, 9, 7], column] = "."  # as FRED and SAS write it
-    plan = planned(saved(table, path))
-    assert plan.summary["num_missing" if not is_wide else "num_filled"] == 3 and plan.workload.preprocess.na == (".",)
+    assert planned(saved(table, path)).summary["num_missing" if not is_wide else "num_filled"] == 3
 
 
 @ENDINGS
