@@ -41,15 +41,14 @@ def reasons(plan: new_workload.WorkloadPlan) -> dict[str, str]:
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
     """One sequence per label, of different lengths, each feature a random walk."""
     draw = np.random.default_rng(seed)
-    parts = []
+    parts, rows = [], []
     for number, label in enumerate(labels):
         length = int(draw.integers(*lengths))
-        features = draw.normal(size=(length, num_features)).cumsum(axis=0).round(3)
-        part = pd.DataFrame(features, columns=[f"f{index}" for index in range(num_features)])
-        part.insert(0, "clip", f"c{number:03}")
-        part.insert(1, "frame", range(length))
-        parts.append(part.assign(label=label))
-    return pd.concat(parts, ignore_index=True)
+        parts.append(draw.normal(size=(length, num_features)).cumsum(axis=0).round(3))
+        rows += [(f"c{number:03}", frame, label) for frame in range(length)]
+    clip, frame, label = zip(*rows, strict=True)
+    features = dict(zip((f"f{index}" for index in range(num_features)), np.concatenate(parts).T, strict=True))
+    return pd.DataFrame({"clip": clip, "frame": frame, **features, "label": label})
 
 
 def series(**columns: Any) -> pd.DataFrame:
