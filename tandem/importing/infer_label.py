@@ -48,7 +48,7 @@ def find_label(columns: TableColumns, sequence: str, step: str, options: Mapping
     kinds = {"regress": ("whole", "number"), "classify": ("text", "flag", "whole")}.get(task or "", COLUMN_KINDS)
     free = columns.of_kind(*kinds, exclude=[*taken, *columns_of(options.get("categories", ()))])
     of_calendar = named_like(CALENDAR_NAMES, free)
-    free = [name for name in free if name not in of_calendar]
+    free = [name for name in free if name not in of_calendar or {*columns.frame[name].unique()} <= {0, 1, "0", "1"}]
     likely = [name for name in free if is_constant(columns, name, sequence, first_rows)]
     likely += [name for name in free if name not in likely and names_events(columns, name)]
     by_name, ids = named_like(LABEL_NAMES, likely), named_like((*GROUP_NAMES, *SEQUENCE_NAMES), likely)

@@ -103,6 +103,10 @@ def unlabelled(**per_clip: Any) -> pd.DataFrame:
         ),
         ({"person": PEOPLE, "sex": ["f", "m"] * 12, "speed": PER_CLIP}, {"sex": "classify", "speed": "regress"}),
         ({"driver": PEOPLE, "speed": PER_CLIP}, {"driver": "classify", "speed": "regress"}),
+        (
+            {"grade": np.arange(24) % 5, "pays_next_month": np.arange(24) // 3 % 2, "month": np.arange(24) % 4},
+            {"grade": "classify", "pays_next_month": "classify"},
+        ),
     ],
 )
 def test_two_columns_that_could_be_the_label_are_a_question(
