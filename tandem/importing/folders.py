@@ -113,8 +113,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if reader.form and not reader.form.compression and any(map(reader.differs_by_file, codes)):
             command = shlex.join(["awk", f"NR == FNR || FNR > {reader.form.num_skipped}", *map(str, paths)])
             ways.append(f"if each row is a sequence, write all rows below each other: {command} > new.csv")
-        if "folder1" in of_files and len({*of_files["folder1"]}) < len(ids):
-            ways.append("give --label folder1 if it is who or what was recorded")
+        names = [name for name in of_files if name.startswith("folder") and len({*of_files[name]}) < len(ids)]
+        ways += [f"give --label {name} if it is who or what was recorded" for name in names]
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
     of_names = (None, "the place of its file by the number in the name")

@@ -125,8 +125,10 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         texts = [name for name in self.names if any(is_text(part[name]) for part in samples)]
-        words = {name: {word or "" for part in samples for word in pc.unique(part[name]).to_pylist()} for name in texts}
-        self.has_text = any(len(words[name]) > 1 or named_like(LABEL_NAMES, [name]) for name in texts)
+        words = {name: [word or "" for part in samples for word in pc.unique(part[name]).to_pylist()] for name in texts}
+        num_rows = sum(part.num_rows for part in samples)
+        texts = [name for name in texts if len(words[name]) < num_rows]  # unlike the names of frames
+        self.has_text = any(len({*words[name]}) > 1 or named_like(LABEL_NAMES, [name]) for name in texts)
         self.step, self.why_step = find_step(self.types, samples, options.get("step"))
 
         # Columns called like a label that stay the same for many rows, and change within most files.

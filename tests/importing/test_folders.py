@@ -114,6 +114,17 @@ def test_folders_with_a_recording_each_are_no_labels_and_the_refusal_says_what_l
         assert len(summary["classes"]) == 4 and summary["num_sequences"] > 60
 
 
+def test_numbered_folders_with_a_file_each_are_no_classes_beside_a_column_of_events(tmp_path: Path):
+    """As the clips of the games of TrackNet, whose rows have the names of frames."""
+    folder = write_files(tmp_path / "d", lambda number: f"game{number // 6}/clip{number % 6}/rows.csv")
+    for path in folder.rglob("*.csv"):
+        table = pd.read_csv(path)
+        table.assign(frame=table.index.map("{:04}.jpg".format), status=table.index % 5 // 4).to_csv(path, index=False)
+    assert "give --label status, if that column has the labels" in (said := refusal(folder))
+    assert "--label folder1 if it is who or what was recorded, or give --label folder2 if it is" in said
+    assert "table['status'] = table['status'].astype(str).replace(" in refusal(folder, "--label", "status")
+
+
 @pytest.mark.parametrize("word", ["subject0", "P", "user-", "sub_"])
 def test_folders_of_people_are_groups_and_no_label(tmp_path: Path, word: str):
     """`tandem new` once made the person the class, though the files' names have the labels."""
