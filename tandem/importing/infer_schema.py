@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.importing import recipe
 from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named_like, shortened
-from tandem.importing.infer_ids import find_ids, labelled_ids
+from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
 from tandem.importing.infer_label import MISTAKEN_SHARE
 from tandem.importing.infer_sequences import OF_SEQUENCES, find_categories, infer_sequences
 from tandem.importing.infer_series import (
@@ -96,7 +96,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
     is_series = times and not columns.repeats(times[0])
-    is_series = is_series and not named_like(SEQUENCE_NAMES, find_ids(columns)) and not labelled_ids(columns)
+    ids = named_like(SEQUENCE_NAMES, find_ids(columns)) if is_series else []
+    ids = [name for name in ids if columns.is_together(name) or not follows_days(columns, name)]  # unlike holidays
+    is_series = is_series and not ids and not labelled_ids(columns)
     if not of_series:
         known_choices = {**known_choices, **infer_recordings(columns, options, known_choices, bool(is_series))}
     if "window" in known_choices and known_choices["sequence"][0] == NO_GROUPS:

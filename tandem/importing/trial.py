@@ -84,8 +84,9 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
                 )
             for sentence, way in ways.items():
                 message = message.replace(sentence, way)
-            if "label" in choices and "label" not in options and re.search(r"\b(label|class)\b", message):
-                message += "; the label is {!r} ({}), and --label names another".format(*choices["label"])
+            for key in ("sequence", "label") if re.search(r"\b(label|class)\b", message) else ():
+                if key in choices and key not in (*options, *(shape_choices if key == "sequence" else ())):
+                    message += f"; the {key} is {choices[key][0]!r} ({choices[key][1]}), and --{key} names another"
             raise kind_of_error(message) from None
     return choices, summary, has_split
 

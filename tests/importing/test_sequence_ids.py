@@ -66,6 +66,10 @@ def test_a_number_of_the_calendar_is_no_sequence(tmp_path: Path):
     )
     path = saved(table, tmp_path / "t.csv")
     refusals.question(lambda: planned(path), "is one series with", "--target count")
+    holidays = hours.dt.day.where(hours.dt.day.isin([5, 9, 10]), 0)  # each has an id, and 0 comes back
+    table = table[["stamp", "count"]].assign(Holiday_ID=holidays, holiday=(holidays > 0).astype(int))
+    refusals.question(lambda: planned(saved(table, path)), "is one series with", "--target count")
+    assert "the sequence is 'Holiday_ID' (by its name;" in refusal(path, "--label", "holiday")
 
 
 def test_a_column_that_changes_within_sequences_is_no_question(tmp_path: Path):
