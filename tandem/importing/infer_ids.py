@@ -21,7 +21,7 @@ NO_ORDER = "rows that have neither an order nor a time, such as a row of feature
 
 def joined(keys: Sequence[str]) -> str:
     """The code that makes the column `sequence` of several."""
-    return "table['sequence'] = " + " + ' ' + ".join(f"table[{key!r}].astype(str)" for key in keys)
+    return "table['sequence'] = " + " + '_' + ".join(f"table[{key!r}].astype(str)" for key in keys)
 
 
 def find_sequence(columns: TableColumns, taken: Sequence[str] = ()) -> Choice:

@@ -295,7 +295,7 @@ def code_for_windows(columns: TableColumns, sequence: str, step: str, label: str
     """
     order, same = rows_together(columns, sequence)
     length = max(2, min(USUAL_ROWS, int(np.quantile(np.bincount(columns.codes(sequence)), 0.1))))
-    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + ' ' + "
+    whose = "" if sequence == NO_GROUPS else f"table[{sequence!r}].astype(str) + '_' + "
     count = "pandas.Series(range(len(table)), table.index)"
     count = f"table.groupby({sequence!r}).cumcount(ascending=False)" if whose else count
     code = f"table['window'] = {whose}({count} // {length}).astype(str)"
