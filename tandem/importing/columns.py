@@ -291,7 +291,7 @@ def kind_of(cells: pd.Series) -> str:
             return "time"  # months, quarters, weeks
         numbers = pd.to_numeric(np.array([*counts], dtype=object), errors="coerce")
         if (~np.isnan(numbers)) @ [*counts.values()] <= 0.5 * counts.total():
-            return "odd" if is_odd(counts) else "text"
+            return "odd" if is_odd(counts, str(cells.name)) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
 
 
@@ -305,12 +305,13 @@ def share(counts: Counter[str], test: Callable[[str], object]) -> float:
     return sum(number for cell, number in counts.items() if test(cell)) / counts.total()
 
 
-def is_odd(counts: Counter[str]) -> bool:
-    """Whether text holds dates or numbers in an unusual format, or numbers that all have the same unit."""
+def is_odd(counts: Counter[str], name: str) -> bool:
+    """Whether text holds unusual dates or numbers, or numbers with one unit, which `name` has if they are only two."""
     if any(share(counts, re.compile(form).fullmatch) > 0.9 for form in (ODD_TIME, number_signs.NUMBER)):
         return True
     with_unit = {cell: match[2] for cell in counts if (match := re.fullmatch(number_signs.WITH_UNIT, cell))}
-    return len({*with_unit.values()}) == 1 and len(counts) > 2 and share(counts, with_unit.get) > 0.9
+    [unit, *others] = {*with_unit.values()} or [""]
+    return not others and (len(counts) > 2 or f"[{unit.strip()}]" in name) and share(counts, with_unit.get) > 0.9
 
 
 def words_of(column: str) -> set[str]:

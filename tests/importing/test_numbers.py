@@ -203,7 +203,9 @@ def test_an_error_names_the_line_of_the_users_file(tmp_path: Path):
 def test_a_feature_in_an_unusual_notation_is_shown_with_its_conversion(tmp_path: Path, column: Any, cell: str):
     """In Parquet, and for units, where the cells stay text."""
     table = clips(LABELS).assign(load=column(range(len(clips(LABELS)))))
+    table["used [MiB]"] = table["frame"].map(lambda frame: "11234 MiB" if frame % 2 else "3 MiB")  # by its name too
     features = next(note for key, _, note in planned(saved(table, tmp_path / "t.parquet")).choices if key == "features")
+    assert "used [MiB] (numbers with a unit like '3 MiB'; write" in features
     assert cell in features and ("read from text: table.to_csv('new.csv'" in features) == ("kg" not in cell)
     if "kg" in cell:
         [code] = re.findall(r"without it: table\['load'\] = (table.*?removesuffix\(' kg'\))", features)
