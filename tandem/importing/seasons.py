@@ -46,7 +46,8 @@ def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, 
     for season in of_calendar:
         if season.steps <= MAX_STEPS and season.strength >= (best.strength + LONGER_GAINS if best else MIN_STRENGTH):
             best = season
-    if best is None and (steps := correlated_lag(levels)):
+    if best is None and (lag := correlated_lag(levels)):
+        steps = max((lag, lag - 1, lag + 1), key=lambda steps: strength_of(levels, steps))  # the changes are noisy
         candidate = Season(steps, "where it correlates most with itself", strength_of(levels, steps))
         best = candidate if candidate.strength >= MIN_CORRELATED_STRENGTH else None
     return best, of_calendar

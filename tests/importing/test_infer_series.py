@@ -229,6 +229,14 @@ def test_a_series_of_numbered_sensors_is_one_series_unless_something_is_to_be_cl
     assert planned(tmp_path, kinds, "--layout", "wide").workload.task == "classify"
 
 
+@pytest.mark.parametrize("seed", [11, 12])
+def test_the_lag_beside_a_season_is_none(seed: int):
+    """The noise of the changes from step to step suggests 25 or 23, as for 24 hours of the electricity of a house."""
+    levels = np.sin(np.arange(500) * np.pi / 12) + np.random.default_rng(seed).normal(scale=0.3, size=500)
+    season, _ = find_season(levels, parse_interval("1s"))
+    assert season and season.steps == 24
+
+
 @pytest.mark.parametrize("kind", ["line", "growth", "logistic"])
 def test_a_curve_without_noise_has_no_season(kind: str):
     step = np.arange(700.0)
