@@ -71,7 +71,7 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             choices = infer_schema(columns, other_options, shape_choices)
             progress.at(2)
             has_split = columns.has_split
-            ways = ways_out(columns, choices)
+            ways = ways_out(columns, choices, "label" in shape_choices)
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
         except ValueError as error:
@@ -91,11 +91,14 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
     return choices, summary, has_split
 
 
-def ways_out(columns: TableColumns, choices: Choices) -> dict[str, str]:
-    """What preprocess says of sequences -> the same with the option or the code for the user's table."""
+def ways_out(columns: TableColumns, choices: Choices, is_of_file: bool) -> dict[str, str]:
+    """What preprocess says of sequences -> the same with the option or the code for the user's table. `is_of_file`: the
+    label, which the files do not have.
+    """
     sequence, step, label, groups = (choices.get(key, ("", ""))[0] for key in ("sequence", "step", "label", "groups"))
     record = "record a label in three stretches or more, or choose a shorter preprocess.window.length"
-    stretch = f"(table[{label!r}] != table[{label!r}].shift()).cumsum(); rows = table.groupby('split')['split']"
+    stretch = "0" if is_of_file else f"(table[{label!r}] != table[{label!r}].shift()).cumsum()"
+    stretch += "; rows = table.groupby('split')['split']"
     parts = "rows.cumcount() / rows.transform('size'), [-1, 0.5, 0.75, 1], labels=['train', 'val', 'test']"
     cut = f"table['split'] = {stretch}; table['split'] = pandas.cut({parts})"
     ways = {record: f"give a shorter --window, or split each stretch: {cut}"}

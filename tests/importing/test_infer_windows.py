@@ -345,3 +345,13 @@ def test_two_stretches_of_each_label_are_split_by_the_code_of_the_refusal(tmp_pa
     assert "shorter --window, or split each stretch" in said
     path, _ = rewritten(said, tmp_path)
     assert min(planned(path).summary["num_per_split"].values()) > 3
+    (folder := tmp_path / "d").mkdir()
+    for label, rows in table.groupby("activity"):  # a file of each label, which a table of labels gives
+        rows.drop(columns="activity").to_csv(folder / f"{label}.csv", index=False)
+    (tmp_path / "l.csv").write_text("file,activity\nsit,sit\nwalk,walk\n")
+    options = ["--labels", str(tmp_path / "l.csv"), "--window", "128", "--groups", "none"]
+    code = refusal(folder, *options).partition("split each stretch: ")[2].partition("; the label is")[0]
+    for path in folder.glob("*.csv"):
+        exec(f"import pandas; {code}", namespace := {"table": pd.read_csv(path)})  # noqa: S102
+        namespace["table"].to_csv(path, index=False)
+    assert min(planned(folder, *options).summary["num_per_split"].values()) > 3
