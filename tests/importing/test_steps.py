@@ -78,6 +78,22 @@ def test_times_that_repeat_are_refused_with_the_code_that_numbers_the_rows(
     assert written["time"].is_monotonic_increasing and not written.duplicated(["clip", "row"]).any()
 
 
+def test_several_series_at_uneven_times_and_numbers_in_any_order_have_code(tmp_path: Path):
+    """As a log of the temperature in and out, of which each minute was a sequence; and as the time points of subjects,
+    with a row for each event and region, which were numbered in the order of the file.
+    """
+    times = pd.Timestamp("2024-03-01") + pd.to_timedelta(np.random.default_rng(0).integers(1, 300, 600), unit="min")
+    table = pd.DataFrame({"noted": times, "side": ["In", "Out", "Out"] * 200, "temp": np.arange(600) % 7 / 2})
+    path, flags = rewritten(refusal(saved(table.sort_values("noted"), tmp_path / "t.csv")), tmp_path)
+    plan = planned(path, *flags, "--interval", "10min")
+    assert (plan.workload.task, plan.workload.preprocess.columns.target) == ("forecast", "temp")
+    grid = pd.MultiIndex.from_product([[f"s{number}" for number in range(9)], range(9), ["cue", "stim"], ["l", "r"]])
+    table = grid.to_frame(name=["subject", "point", "event", "region"]).sample(frac=1, random_state=0)
+    path, flags = rewritten(refusal(saved(table.assign(signal=grid.codes[1] / 7), tmp_path / "t.csv")), tmp_path)
+    plan = planned(path, *flags, "--label", "event")
+    assert plan.summary["num_sequences"] == 36 and plan.workload.preprocess.groups == "subject"
+
+
 def test_windows_are_cut_in_the_order_of_dates_that_begin_with_the_day(tmp_path: Path):
     """The code sorted them as text: 01.02.2024 before 02.01.2024."""
     draw, days = np.random.default_rng(0), pd.date_range("2024-01-01", periods=200)
