@@ -191,7 +191,7 @@ def trials(are_joined: bool = False) -> pd.DataFrame:
     table = clips(LETTERS)
     number = pd.factorize(table["clip"])[0]
     table["clip"], table["vp"] = number % 6 + 1, number // 6 + 1
-    return table.assign(clip=table["clip"].astype(str) + " " + table["vp"].astype(str)) if are_joined else table
+    return table.assign(clip=table["clip"].astype(str) + "_" + table["vp"].astype(str)) if are_joined else table
 
 
 def with_dates_as_columns(names: list[Any]) -> pd.DataFrame:
