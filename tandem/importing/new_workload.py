@@ -67,6 +67,7 @@ MODEL_HELP = (
     f"{', '.join(schema.BUILT_IN)}; {FITTED}: the best of three models without steps (docs/recipes.md); default: a "
     "network, by the task and the size of the data"
 )
+FEWEST_SCORED = 5  # test windows of a series
 HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
 # {plan.name}: add a short description
@@ -326,6 +327,9 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
         for name, value in summary.get("offsets", {}).items()
     ]
     rows += [("remark", remark) for remark in summary.get("remarks", ())]
+    if summary.get("horizon", 1) > 1 and sizes["test"] < FEWEST_SCORED:
+        ways = "a shorter --horizon" + " or a coarser --interval" * bool(summary["num_windows_skipped"])
+        rows.append(("remark", f"test has so few windows that a score says little; {ways} makes more"))
     rows.append(("training", training_sentence(train, sizes["train"])))
     return aligned(rows)
 

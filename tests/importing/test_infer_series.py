@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tandem.importing.new_workload import WorkloadPlan
+from tandem.importing.new_workload import WorkloadPlan, summary_lines
 from tandem.importing.seasons import find_season
 from tandem.params.intervals import parse_interval
 from tandem.terminal.command import CommandError
@@ -188,6 +188,12 @@ def test_a_word_in_a_longer_name_makes_no_target_beside_other_numbers(tmp_path: 
     for renamed in ({"fuel_price": "price, USD"}, {"fuel_price": "btc_open", "weekly_sales": "btc_close"}):
         target = planned(tmp_path, table.rename(columns=renamed)).workload.preprocess.columns.target
         assert target == [*renamed.values()][-1]
+
+
+def test_few_test_windows_are_remarked(tmp_path: Path):
+    lines = "\n".join(summary_lines(planned(tmp_path, series(), "--horizon", "42")))
+    assert "test has so few windows that a score says little; a shorter --horizon makes more" in lines
+    assert "a score says little" not in "\n".join(summary_lines(planned(tmp_path, series(), "--horizon", "12")))
 
 
 def test_chance_is_rarely_taken_for_a_season():
