@@ -74,6 +74,9 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             ways = ways_out(columns, choices, "label" in shape_choices)
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
+            if "window" in choices and len(summary["classes"]) < 2:
+                way = "give a shorter --window, or --task detect if other values are events"
+                raise ValueError(f"{shown}: all windows have the label {summary['classes'][0]!r}; {way}")
         except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
@@ -85,7 +88,8 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             for sentence, way in ways.items():
                 message = message.replace(sentence, way)
             for key in ("sequence", "label") if re.search(r"\b(label|class)\b", message) else ():
-                if key in choices and key not in (*options, *(shape_choices if key == "sequence" else ())):
+                known = {*options, *(shape_choices if key == "sequence" else ())}
+                if key in choices and key not in known and choices[key][0] != NO_GROUPS:
                     message += f"; the {key} is {choices[key][0]!r} ({choices[key][1]}), and --{key} names another"
             raise kind_of_error(message) from None
     return choices, summary, has_split

@@ -338,6 +338,13 @@ def test_two_devices_of_a_person_at_the_same_times_are_a_question(tmp_path: Path
     question(lambda: planned(path), "'time' orders the rows of each 'subject' and 'phone'")
 
 
+def test_windows_of_a_single_label_are_refused(tmp_path: Path):
+    """As of a series in which nearly all is usual: any model would be right."""
+    path = saved(recording(["sit", "sit", "fall", "sit", "sit"] * 3), tmp_path / "t.csv")
+    said = refusal(path, "--label", "activity", "--window", "70")
+    assert said.endswith("label 'sit'; give a shorter --window, or --task detect if other values are events")
+
+
 def test_two_stretches_of_each_label_are_split_by_the_code_of_the_refusal(tmp_path: Path):
     table = recording(["sit", "walk"] * 2, lengths=(600, 620)).drop(columns=["time", "row"])
     table["step"] = range(len(table))
