@@ -114,12 +114,11 @@ def columns_of_folders(
             columns.setdefault(SPLIT_COLUMN, [SPLIT_WORDS[name.lower()] for name in level])
         else:
             levels.append(level)
-    # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02); people are none.
-    # If each of two numbered folders has one file, as game1/clip1 has, its number may count recordings.
+    # The last level is the label, unless only its names are numbered (s01); people are none, nor clip1 with one file.
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
-    num_folders = len({*levels[likely[-1]]} if by_word else {*zip(*levels, strict=True)}) if likely else len(ids)
-    label = likely[-1] if is_label and num_folders < len(ids) else None
+    named = [levels[number] for number in by_word[-1:]] or levels
+    label = likely[-1] if likely and is_label and len({*zip(*named, strict=True)}) < len(ids) else None
     # Patterns whose label is a word, not a number with a unit.
     of_names = [form for form in patterns_of(ids) if not re.search(r"{label}[A-Za-z]", form)]
     if label is not None and not (pattern or row_label) and of_names:

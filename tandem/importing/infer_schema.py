@@ -95,10 +95,9 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
     if "categories" in options:
         options = {**options, "categories": find_categories(columns, options["categories"])}
     times = find_times(columns)
-    is_series = times and not columns.repeats(times[0])
-    ids = named_like(SEQUENCE_NAMES, find_ids(columns)) if is_series else []
-    ids = [name for name in ids if columns.is_together(name) or not follows_days(columns, name)]  # unlike holidays
-    is_series = is_series and not ids and not labelled_ids(columns)
+    is_series = times and not columns.repeats(times[0]) and not labelled_ids(columns)
+    ids = named_like(SEQUENCE_NAMES, find_ids(columns)) if is_series else []  # of holidays come again
+    is_series = is_series and all(follows_days(columns, name) and not columns.is_together(name) for name in ids)
     if not of_series:
         known_choices = {**known_choices, **infer_recordings(columns, options, known_choices, bool(is_series))}
     if "window" in known_choices and known_choices["sequence"][0] == NO_GROUPS:

@@ -152,19 +152,15 @@ def without_step(columns: TableColumns, sequence: str) -> str:
             return f"{columns.shown} {ROW_PER_ITEM}: {code}"
         if mistake := repeats_of(columns, sequence, step, MOST_REPEATS):
             return mistake
-    texts, num_rows = columns.of_kind("text", exclude=[sequence]), len(columns.frame)
-    num, numbers = len(columns.frame[[sequence, *texts]].drop_duplicates()), columns.of_kind("whole", "number")
-    steps = [name for name in numbers if num < num * columns.num_distinct(name) == num_rows]  # may be the same in each
-    steps = [name for name in steps if not columns.frame.duplicated([sequence, *texts, name]).any()]
-    if names := names_of_blocks(columns) or [name for step in steps[:1] for name in (step, sequence, *texts)]:
+    texts, first_rows = columns.of_kind("text", exclude=[sequence]), columns.firsts(sequence)
+    keys = [sequence, *(name for name in texts if columns.changes(name, first_rows).any())]
+    num, numbers = len(columns.frame[keys].drop_duplicates()), columns.of_kind("whole", "number")
+    steps = [name for name in numbers if num < num * columns.num_distinct(name) == len(columns.frame)]  # as in each
+    steps = [name for name in steps if not columns.frame.duplicated([*keys, name]).any()]
+    if names := names_of_blocks(columns) or [name for step in steps[:1] for name in (step, *keys)]:
         return f"{columns.shown}: {advice_on_blocks(*names)}"
-    sides = [name for name in texts if 2 <= columns.num_distinct(name) <= MOST_RARE]
-    if sides and columns.kinds[sequence] == "time" and num_rows < MOST_RARE * columns.num_distinct(sequence):
-        return (
-            f"{columns.shown}: {sequence!r} has several rows at one time, and nothing orders them; for a forecast keep "
-            f"one series: table = table[table[{sides[0]!r}] == {columns.frame[sides[0]].mode()[0]!r}]; then give "
-            "--task forecast"
-        )
+    if columns.kinds[sequence] == "time" and (several := advice_on_several_series(columns, True, MOST_REPEATS)):
+        return f"{columns.shown}: {several}; then give --task forecast"
     if recordings := advice_on_recordings(columns, sequence):
         return recordings
     is_a_clock = columns.kinds[sequence] == "whole" and (np.diff(columns.numbers(sequence)) >= 0).all()

@@ -157,9 +157,10 @@ def parts_by_range(columns: TableColumns) -> list[str]:
     return []
 
 
-def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> str:
+def advice_on_several_series(columns: TableColumns, of_text: bool = False, most_repeated: float = 0.01) -> str:
     """How to make one series of a table in which each value of a column, or of two, has about the same times; else
-    empty. `of_text`: a single column must be text, because a number may count the rows of a day.
+    empty. `of_text`: a single column must be text, because a number may count the rows of a day. `most_repeated`: the
+    share of rows up to which a series may have the time of another row.
     """
     num_rows, names = len(columns.frame), columns.of_kind("text", "whole")
     for time in filter(columns.repeats, columns.of_kind("time")):
@@ -168,11 +169,12 @@ def advice_on_several_series(columns: TableColumns, of_text: bool = False) -> st
             if not any(columns.kinds[key] == "text" for key in keys) and (of_text or keys[1:]):
                 continue
             grid = np.prod([counts[name] for name in [time, *keys]], dtype=float)
-            if min(counts[key] for key in keys) < 2 or not 0.99 * num_rows <= grid <= 2 * num_rows:
+            if min(counts[key] for key in keys) < 2 or not (1 - most_repeated) * num_rows <= grid <= 2 * num_rows:
                 continue
-            if (repeated := columns.frame.duplicated([*keys, time]).sum()) > num_rows / 100:
+            if (repeated := columns.frame.duplicated([*keys, time]).sum()) > most_repeated * num_rows:
                 continue
-            first_cells = [(key, str(columns.frame[key].iloc[0])) for key in keys]
+            row = columns.frame.groupby(keys, sort=False)[time].transform("size").argmax()  # of the longest series
+            first_cells = [(key, str(columns.frame[key].iloc[row])) for key in keys]
             rows = " & ".join(f"(table[{key!r}].astype(str) == {cell!r})" for key, cell in first_cells)
             instruction = f"one of several series: table = table[{rows if keys[1:] else rows[1:-1]}]"
             numbers = columns.of_kind("whole", "number", exclude=keys)

@@ -125,10 +125,8 @@ class Reader:
         self.codes = [name for name in whole if any(are_codes(part[name]) for part in literal)]
         self.types = kinds_of(samples) | dict.fromkeys(self.codes, pa.string())
         texts = [name for name in self.names if any(is_text(part[name]) for part in samples)]
-        words = {name: [word or "" for part in samples for word in pc.unique(part[name]).to_pylist()] for name in texts}
-        num_rows = sum(part.num_rows for part in samples)
-        texts = [name for name in texts if len(words[name]) < num_rows]  # unlike the names of frames
-        self.has_text = any(len({*words[name]}) > 1 or named_like(LABEL_NAMES, [name]) for name in texts)
+        words = {name: {word or "" for part in samples for word in pc.unique(part[name]).to_pylist()} for name in texts}
+        self.has_text = any(len(words[name]) > 1 or named_like(LABEL_NAMES, [name]) for name in texts)
         self.step, self.why_step = find_step(self.types, samples, options.get("step"))
 
         # Columns called like a label that stay the same for many rows, and change within most files.
@@ -210,8 +208,9 @@ def has_one_line(form: TextTable) -> bool:
         return b"\n" not in file.read().strip()
 
 
-def is_text(cells: pa.ChunkedArray) -> bool:
-    return pa.types.is_string(cells.type) and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
+def is_text(cells: pa.ChunkedArray) -> bool:  # and no names of frames
+    is_repeated = pa.types.is_string(cells.type) and len(pc.unique(cells)) < len(cells)
+    return is_repeated and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
 
 
 def begins_with_a_clock(table: pa.Table) -> bool:

@@ -75,8 +75,9 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
             if "window" in choices and len(summary["classes"]) < 2:
-                way = "give a shorter --window, or --task detect if other values are events"
-                raise ValueError(f"{shown}: all windows have the label {summary['classes'][0]!r}; {way}")
+                raise ValueError(
+                    f"{shown}: all windows have one label; shorten --window, or give --task detect for events"
+                )
         except ValueError as error:
             # What Tandem chooses is valid, so an option's value is not.
             kind_of_error = WrongArgument if isinstance(error, WrongArgument | InvalidParams) else ValueError
@@ -87,24 +88,20 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
                 )
             for sentence, way in ways.items():
                 message = message.replace(sentence, way)
-            for key in ("sequence", "label") if re.search(r"\b(label|class)\b", message) else ():
-                known = {*options, *(shape_choices if key == "sequence" else ())}
-                if key in choices and key not in known and choices[key][0] != NO_GROUPS:
+            for key in ("sequence", "label")[bool(shape_choices) :] if re.search(r"\b(label|class)\b", message) else ():
+                if key in choices and key not in options and choices[key][0] != NO_GROUPS:
                     message += f"; the {key} is {choices[key][0]!r} ({choices[key][1]}), and --{key} names another"
             raise kind_of_error(message) from None
     return choices, summary, has_split
 
 
 def ways_out(columns: TableColumns, choices: Choices, is_of_file: bool) -> dict[str, str]:
-    """What preprocess says of sequences -> the same with the option or the code for the user's table. `is_of_file`: the
-    label, which the files do not have.
-    """
+    """What preprocess says of sequences -> the same with an option or code. `is_of_file`: the rows lack the label."""
     sequence, step, label, groups = (choices.get(key, ("", ""))[0] for key in ("sequence", "step", "label", "groups"))
     record = "record a label in three stretches or more, or choose a shorter preprocess.window.length"
     stretch = "0" if is_of_file else f"(table[{label!r}] != table[{label!r}].shift()).cumsum()"
-    stretch += "; rows = table.groupby('split')['split']"
     parts = "rows.cumcount() / rows.transform('size'), [-1, 0.5, 0.75, 1], labels=['train', 'val', 'test']"
-    cut = f"table['split'] = {stretch}; table['split'] = pandas.cut({parts})"
+    cut = f"table['split'] = {stretch}; rows = table.groupby('split')['split']; table['split'] = pandas.cut({parts})"
     ways = {record: f"give a shorter --window, or split each stretch: {cut}"}
     if not sequence or sequence == NO_GROUPS:
         return ways

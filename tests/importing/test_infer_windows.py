@@ -342,7 +342,7 @@ def test_windows_of_a_single_label_are_refused(tmp_path: Path):
     """As of a series in which nearly all is usual: any model would be right."""
     path = saved(recording(["sit", "sit", "fall", "sit", "sit"] * 3), tmp_path / "t.csv")
     said = refusal(path, "--label", "activity", "--window", "70")
-    assert said.endswith("label 'sit'; give a shorter --window, or --task detect if other values are events")
+    assert said.endswith("all windows have one label; shorten --window, or give --task detect for events")
 
 
 def test_two_stretches_of_each_label_are_split_by_the_code_of_the_refusal(tmp_path: Path):
