@@ -27,6 +27,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 DAY_SECONDS = 86400
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
+MOST_KEPT = 20  # arrays of a number for each row
 FEW = 1000  # rows that are looked at before all are
 MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
 MOST_CLASSES = 20  # of whole numbers that stand for the classes of a label
@@ -78,10 +79,8 @@ class TableColumns:
         is_converted: bool = False,
     ):
         self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
-        # What is asked for again and again, of millions of rows: by column, and the orders by column and step.
-        self.known_codes: dict[str, np.ndarray] = {}
-        self.known_orders: dict[tuple[str, str | None], np.ndarray] = {}
-        self.known_counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # of distinct cells, by column
+        self.kept: dict[tuple[str | None, ...], np.ndarray] = {}  # the latest codes and orders: each takes a second
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != split}
@@ -162,16 +161,12 @@ class TableColumns:
 
     def codes(self, column: str) -> np.ndarray:
         """(R,) integers from 0, by first row, that are equal if the cells are equal; two empty cells are."""
-        if column not in self.known_codes:
-            self.known_codes[column] = pd.factorize(self.frame[column], use_na_sentinel=False)[0]
-        return self.known_codes[column]
+        return self.keep((column,), lambda: pd.factorize(self.frame[column], use_na_sentinel=False)[0])
 
     def order(self, sequence: str, step: str | None = None) -> np.ndarray:
         """(R,) the rows that put each sequence's together, in the order of the steps or of the file."""
-        if (sequence, step) not in self.known_orders:
-            steps = [] if step is None else [self.numbers(step).to_numpy()]
-            self.known_orders[sequence, step] = np.lexsort([*steps, self.codes(sequence)])
-        return self.known_orders[sequence, step]
+        steps = [] if step is None else [self.numbers(step).to_numpy()]
+        return self.keep((sequence, step), lambda: np.lexsort([*steps, self.codes(sequence)]))
 
     def firsts(self, column: str) -> np.ndarray:
         """(R,) for each row, the first row with an equal cell."""
@@ -242,9 +237,16 @@ class TableColumns:
         return ""
 
     def num_distinct(self, column: str) -> int:
-        if column not in self.known_counts:
-            self.known_counts[column] = int(self.frame[column].nunique())
-        return self.known_counts[column]
+        if column not in self.counts:
+            self.counts[column] = int(self.frame[column].nunique())
+        return self.counts[column]
+
+    def keep(self, key: tuple[str | None, ...], compute: Callable[[], np.ndarray]) -> np.ndarray:
+        if key not in self.kept:
+            if len(self.kept) == MOST_KEPT:
+                del self.kept[next(iter(self.kept))]
+            self.kept[key] = compute()
+        return self.kept[key]
 
     def never_changes(self, column: str) -> bool:
         """Whether all cells that are not empty are equal. Faster than to count them."""
