@@ -54,6 +54,7 @@ def with_numbers(compute: Callable[[], list[Tensor]]) -> dict[int, list[Tensor]]
     for number in NUMBERS:
         torch.set_num_threads(number)
         results[number] = compute()
+        assert torch.get_num_threads() == number  # also where one thread computed some of it
     return results
 
 
