@@ -6,10 +6,12 @@ itself over (tests/handover/sitecustomize.py) and ends as the forked process doe
 of the first ends both. What a test starts otherwise (tests/projects.py: run, start) is a process from its beginning.
 """
 
+import ctypes
 import gc
 import json
 import multiprocessing
 import os
+import re
 import runpy
 import select
 import signal
@@ -98,6 +100,8 @@ def serve(listener: socket.socket, client: int, imported: list[str]) -> None:
         sys.modules["dvc.cli.parser"].get_main_parser()  # which it makes once
     gc.freeze()
     gc.enable()
+    if imported:
+        use_large_pages()
     end = os.pidfd_open(client)
     running: dict[int, tuple[int, socket.socket]] = {}  # a process's descriptor -> its id and the connection
     while True:
@@ -132,6 +136,19 @@ def serve(listener: socket.socket, client: int, imported: list[str]) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             running[os.pidfd_open(pid)] = pid, connection
+
+
+def use_large_pages() -> None:
+    """Move the memory of this process into pages of 2 MiB, where Linux is 6.1 or later. A fork copies, and an exit
+    frees, an entry for each page, so both take a third of the time.
+    """
+    size, collapse = 2 << 20, 25  # MADV_COLLAPSE
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    maps = Path("/proc/self/maps").read_text()
+    for start, end in re.findall(r"^(\w+)-(\w+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", maps, re.MULTILINE):
+        for address in range(-(-int(start, 16) // size) * size, int(end, 16) - size + 1, size):
+            madvise(address, size, collapse)
 
 
 def received_signal(connection: socket.socket) -> int:
