@@ -1,5 +1,6 @@
 """What every test finds: an environment without the caller's, folders in memory, and projects that are made once."""
 
+import atexit
 import compileall
 import fcntl
 import gc
@@ -55,6 +56,10 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
+
+# Otherwise the garbage collection at the end of Python leaves out triton, whose nanobind then reports leaks. Pytest's
+# own, at its end, leave out what was imported: each takes a second otherwise.
+atexit.register(gc.unfreeze)
 
 sys.dont_write_bytecode = False  # pytest's own: to compile the tests takes each worker five seconds
 
@@ -163,11 +168,6 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Otherwise the garbage collection at the end of Python leaves out triton, whose nanobind then reports leaks."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
