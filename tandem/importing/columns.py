@@ -80,6 +80,7 @@ class TableColumns:
     ):
         self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
         self.counts: dict[str, int] = {}  # of distinct cells, by column
+        self.together: dict[str, bool] = {}  # by column, whether equal cells are in adjacent rows of the file
         self.kept: dict[tuple[str | None, ...], np.ndarray] = {}  # the latest codes and orders: each takes a second
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
@@ -258,8 +259,13 @@ class TableColumns:
 
     def is_together(self, column: str, order: np.ndarray | None = None) -> bool:
         """Whether equal cells are in adjacent rows, in the order of the file or in `order` (R,)."""
+        if order is None and column in self.together:
+            return self.together[column]
         codes = self.codes(column) if order is None else self.codes(column)[order]
-        return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
+        is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
+        if order is None:
+            self.together[column] = is_together
+        return is_together
 
 
 def day_comes_first(dates: pd.Series) -> bool | None:

@@ -154,7 +154,7 @@ def labelled_ids(columns: TableColumns) -> list[str]:
     steps = [
         name for name in named_like(STEP_NAMES, columns.of_kind("time", "whole", "number")) if not columns.repeats(name)
     ]
-    orders = [np.arange(len(columns.frame)), *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
+    orders = [None, *(np.argsort(columns.numbers(step), kind="stable") for step in steps)]
     candidates = columns.of_kind("text", "whole")
     of_calendar = {*named_like(CALENDAR_NAMES, candidates)}
     candidates = [name for name in candidates if name not in of_calendar and not follows_days(columns, name)]

@@ -177,10 +177,11 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
 def distinct_rows(frame: pd.DataFrame) -> np.ndarray:
     """The places of the rows without those that are equal to an earlier one."""
     numbers = frame.columns[[dtype.kind == "f" for dtype in frame.dtypes]]
-    may_repeat = frame.duplicated([*numbers[:1]], keep=False) if len(numbers) else pd.Series(True, frame.index)
-    hashes = pd.util.hash_pandas_object(frame[may_repeat], index=False)
-    repeats = hashes.index[hashes.duplicated()]
-    return np.delete(np.arange(len(frame)), repeats)
+    likely = frame  # those whose first two numbers repeat
+    if len(numbers):
+        likely = frame[pd.util.hash_pandas_object(frame[numbers[:2]], index=False).duplicated(keep=False)]
+    hashes = pd.util.hash_pandas_object(likely, index=False)
+    return np.delete(np.arange(len(frame)), hashes.index[hashes.duplicated()])
 
 
 def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:
