@@ -80,7 +80,6 @@ class TableColumns:
     ):
         self.frame, self.name, self.places, self.is_converted = frame, name, places, is_converted
         self.counts: dict[str, int] = {}  # of distinct cells, by column
-        self.together: dict[str, bool] = {}  # by column, whether equal cells are in adjacent rows of the file
         self.kept: dict[tuple[str | None, ...], np.ndarray] = {}  # the latest codes and orders: each takes a second
         split = split_column(frame.columns)
         self.splits = None if split is None else frame[split]
@@ -106,6 +105,7 @@ class TableColumns:
     def as_one_recording(self) -> "TableColumns":
         """The same, with a column NO_GROUPS of a single value, which stands for the only recording."""
         recording = copy(self)
+        recording.counts, recording.kept = {}, {}  # the table may have another column of this name
         recording.frame = self.frame.assign(**{NO_GROUPS: 0})
         return recording
 
@@ -259,13 +259,8 @@ class TableColumns:
 
     def is_together(self, column: str, order: np.ndarray | None = None) -> bool:
         """Whether equal cells are in adjacent rows, in the order of the file or in `order` (R,)."""
-        if order is None and column in self.together:
-            return self.together[column]
         codes = self.codes(column) if order is None else self.codes(column)[order]
-        is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
-        if order is None:
-            self.together[column] = is_together
-        return is_together
+        return int((codes[1:] != codes[:-1]).sum()) + 1 == self.num_distinct(column)
 
 
 def day_comes_first(dates: pd.Series) -> bool | None:
