@@ -82,6 +82,12 @@ class ColumnCells:
             self.num += len(cells)  # fast: a chunk without commas and gaps, of a column whose points are known
             self.num_numbers += len(cells)
             return
+        counts = cells.value_counts()
+        distinct = pc.utf8_trim_whitespace(counts.field("values"))
+        is_missing = pc.is_in(distinct, pa.array([*MISSING, *na, None]))
+        if not pc.any(pc.match_substring_regex(distinct, r"\d")).as_py():  # fast: a chunk of words
+            self.num += pc.sum(counts.field("counts").filter(pc.invert(is_missing))).as_py() or 0
+            return
         cells = pc.utf8_trim_whitespace(cells)
         cells = cells.filter(pc.invert(pc.is_in(cells, pa.array([*MISSING, *na])))).drop_null()
         numbers, is_number = cells, matches(cells, NUMBER)

@@ -82,12 +82,12 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         if path.suffix.lower() == ".parquet" or starts_with(path, b"PAR1"):
             frame, text, notes, name = read_parquet(path).to_pandas(), None, list[Note](), f"{stem}.parquet"
         else:
-            other_forms = (text_format.find_format(file, options) for _, file in files if file != path)
-            text = text_tables.with_notation(text_format.find_format(path, options), options, other_forms)
+            other_forms = [text_format.find_format(file, options) for _, file in files if file != path]
+            text, cells = text_tables.read_with_notation(text_format.find_format(path, options), options, other_forms)
             for column in {*options.get("times", ())} & {*text.unclear}:
                 raise CommandError(date_signs.question(str(path), column, text.unclear[column]), NO_ANSWER)
             name = f"{stem}.csv" if text.is_ready and not text.compression else f"{stem}.csv.gz"
-            frame, notes = text_tables.read(text).to_pandas(), text.notes
+            frame, notes = cells.to_pandas(), text.notes
             frame = frame[[name for name in frame.columns if name]]
             frame = frame.mask(frame == "")
     columns = TableColumns(frame, str(path))

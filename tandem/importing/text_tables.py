@@ -51,9 +51,12 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     return code, f"table.to_csv('new.csv'{sep}, index=False)"
 
 
-def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = ()) -> TextTable:
+def with_notation(
+    table: TextTable, options: Mapping[str, Any], other_tables: Iterable[TextTable] = (), cells: pa.Table | None = None
+) -> TextTable:
     """`table` with the notation of its numbers and dates. It follows from all cells of this file and of `other_tables`,
-    which have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count.
+    which have the same columns. `options`: of these, `decimal`, `thousands` and `dayfirst` count. `cells`: the table as
+    `read` returns it, if commas are between its cells: then only its text can have another notation.
 
     Raises CommandError with a question, and ValueError, if `find_notation` does.
     """
@@ -65,10 +68,13 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
     for part in (table, *other_tables):
         # A row with too many cells, and columns that `table` does not have: the reader of the file reports them.
         with suppress(ValueError):
-            for name, column in zip(part.names, read_text(part).columns, strict=True):
-                for cells in column.chunks if name in columns else ():
-                    columns[name].add(cells, str(part.path), name, table.na)
-                    dates[name].add(cells)
+            rows = read_text(part) if cells is None else cells
+            for name, column in zip(part.names, rows.columns, strict=True):
+                for chunk in column.chunks if name in columns and pa.types.is_string(column.type) else ():
+                    columns[name].add(chunk, str(part.path), name, table.na)
+                    dates[name].add(chunk)
+    if cells is not None and any(2 * shown.num_numbers > shown.num for shown in columns.values()):
+        return with_notation(table, options)  # what a sign means depends on the columns of numbers too
     convert, notations = number_signs.find_notation(columns, table.delimiter, signs)
     notes = [("numbers", " and ".join(notations), "; ".join(dict.fromkeys(notations.values())))] if notations else []
     forms = dict[str, str]()
@@ -78,6 +84,18 @@ def with_notation(table: TextTable, options: Mapping[str, Any], other_tables: It
             notes.append(("dates", f"{name}: {shown.example} is {shown.iso(form)}", shown.reason(day_first)))
     unclear = {name: shown.example for name, shown in dates.items() if shown.is_open and name not in convert}
     return replace(table, convert=convert, notes=[*table.notes, *notes], dates=forms, unclear=unclear)
+
+
+def read_with_notation(
+    table: TextTable, options: Mapping[str, Any], other_tables: Sequence[TextTable]
+) -> tuple[TextTable, pa.Table]:
+    """`with_notation`, and all rows. The usual table, of numbers with points between commas, is parsed once."""
+    cells = None
+    if table.delimiter == "," and not other_tables and not {DECIMAL, THOUSANDS} & {*options}:
+        with suppress(ValueError):  # raised again below, after what the notation says
+            cells = read(table)
+    table = with_notation(table, options, other_tables, cells)
+    return table, read(table) if cells is None or table.convert else cells
 
 
 def read_text(table: TextTable) -> pa.Table:
@@ -102,7 +120,6 @@ def rewritten(table: TextTable) -> pa.Table:
 def read_csv(table: TextTable, newlines_in_values: bool, own_names: bool = False, **convert: Any) -> pa.Table:
     is_spaced = table.delimiter == " "
     options = pa.csv.ReadOptions(
-        use_threads=False,  # or an error does not name the line
         block_size=BLOCK_BYTES,
         encoding="utf8" if table.encoding == "utf-8-sig" or is_spaced else table.encoding,
         column_names=[] if own_names else table.names,
@@ -110,13 +127,18 @@ def read_csv(table: TextTable, newlines_in_values: bool, own_names: bool = False
     )
     parse = pa.csv.ParseOptions(delimiter="\t" if is_spaced else table.delimiter, newlines_in_values=newlines_in_values)
     missing = [form.format(cell) for cell in (*MISSING, *table.na) for form in ("{}", " {}", "{} ", " {} ")]
+    conversion = pa.csv.ConvertOptions(**{"null_values": missing, **convert})
     try:
         with open_bytes(table.path, table.compression) as file:
             data = tabbed(codecs.getreader(table.encoding)(file)) if is_spaced else file.read()
         # pyarrow reads a Python file object under its lock: four times slower
-        return pa.csv.read_csv(
-            pa.BufferReader(data), options, parse, pa.csv.ConvertOptions(**{"null_values": missing, **convert})
-        )
+        with suppress(pa.ArrowException):
+            with pa.csv.open_csv(pa.BufferReader(data), options, parse, conversion) as start:
+                types = {field.name: field.type for field in start.schema}
+            typed = pa.csv.ConvertOptions(**{"null_values": missing, **convert, "column_types": types})
+            return pa.csv.read_csv(pa.BufferReader(data), options, parse, typed)
+        options.use_threads = False  # an error then names the line
+        return pa.csv.read_csv(pa.BufferReader(data), options, parse, conversion)
     except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{table.path} cannot be read: {why_unreadable(error, table)}") from None
 
