@@ -32,13 +32,11 @@ All contenders omit learning rate schedule, augmentation, validation and the rag
 
 import argparse
 import multiprocessing
-import os
 import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +53,6 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.folklore import Data
 from benchmarks.markdown import header, machine_sentence, quartiles, row
-from tandem import SPINCOUNT
 from tandem.devices.device import Device
 from tandem.devices.hardware import detect_hardware, usable_cores
 from tandem.devices.memory import free_cache, is_out_of_memory, shorten
@@ -220,10 +217,10 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     """
     with tempfile.TemporaryDirectory() as folder:
         workers: dict[Any, Worker] = {}
+        start = fork_server()
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                with starting(contender) as start:
-                    workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+                workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
                 if number and not has_room(kind_of(options.device)()):
                     workers[name].leave_out(f"with its process, less than {FREE_MIB} MiB of the GPU would be free")
             for worker in workers.values():
@@ -246,28 +243,13 @@ def has_room(device: Device) -> bool:
     return not device.is_accelerator or device.memory_bytes()[0] >= FREE_MIB * 2**20
 
 
-@contextmanager
-def starting(contender: Contender) -> Iterator[Any]:
-    """The way to start a contender's process in the body.
-
-    A fork server that has imported torch forks Tandem's processes: they do not wait for imports and inherit nothing
-    from this process. The others are new processes, because OpenMP reads its settings when torch is imported: theirs
-    is libgomp's own number of polls, not that of tandem/__init__.py.
-    """
-    if contender.is_tandem:
-        start = multiprocessing.get_context("forkserver")
-        preloaded = ("torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe")
-        start.set_forkserver_preload([*preloaded])
-        yield start
-        return
-    before = os.environ.get("GOMP_SPINCOUNT", "")
-    if before == SPINCOUNT:
-        os.environ["GOMP_SPINCOUNT"] = "300000"
-    try:
-        yield multiprocessing.get_context("spawn")
-    finally:
-        if before:
-            os.environ["GOMP_SPINCOUNT"] = before
+def fork_server() -> Any:
+    """A fork server that has imported torch: contenders do not wait for it, and inherit nothing from this process."""
+    start = multiprocessing.get_context("forkserver")
+    start.set_forkserver_preload(
+        ["torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe"]
+    )
+    return start
 
 
 class Worker:
