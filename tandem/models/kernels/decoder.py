@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from tandem.machine.threads import using_threads
 from tandem.models.kernels import choose, dropout
 from tandem.models.kernels.gru import sigmoid_backward, tanh_backward
-from tandem.models.kernels.ordered import LSTM, add_product, product
+from tandem.models.kernels.ordered import LSTM, adder, product
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
@@ -96,14 +96,18 @@ class Decoder(torch.autograd.Function):
         is_own = teacher_targets.isnan()
 
         parts = [tuple(gate.unbind(0) for gate in layer_gates.split(H, dim=2)) for layer_gates in gates]
+        adders = [
+            (adder(gates[0, 0], x[0], w), adder(gates[0, 0], hidden[0], u))
+            for x, (w, u, _) in zip(inputs, into, strict=True)
+        ]
         for t in range(S):
             for layer in range(L):
-                w, u, bias = into[layer]
+                (w, u, bias), (add_input, add_state) = into[layer], adders[layer]
                 x, joint, h, c = inputs[layer][t], gates[layer, t], hiddens[layer], cells[layer]
                 i, f, g, o = (gate[t] for gate in parts[layer])
                 joint.copy_(bias)
-                add_product(joint, h[t], u)
-                add_product(joint, x, w)
+                add_state(joint, h[t], u)
+                add_input(joint, x, w)
                 joint.sigmoid_()
                 torch.add(minus_one, g, alpha=2, out=g)
                 torch.mul(f, c[t], out=c[t + 1]).addcmul_(i, g)
@@ -149,6 +153,7 @@ class Decoder(torch.autograd.Function):
         doutputs = doutputs.clone()
         dfed = doutputs.new_zeros(B)
         kept = is_own.logical_not()
+        add = adder(dhidden[0], dgates[0, 0], weights_hh[0])
         for t in reversed(range(S)):
             if t + 1 < S:
                 doutputs[t] += dfed.masked_fill_(kept[t], 0.0)
@@ -160,7 +165,7 @@ class Decoder(torch.autograd.Function):
                 joint[:, : 3 * H].view(B, 3, H).mul_(dc.unsqueeze(1))
                 joint[:, 3 * H :].mul_(dh)
                 dc *= f[layer, t]
-                add_product(dh.zero_(), joint, weights_hh[layer])
+                add(dh.zero_(), joint, weights_hh[layer])
                 if layer > 0:
                     dx = product(joint, weights_ih[layer])
                     dhidden[layer - 1] += dx if between is None else dx.mul_(between[t, layer - 1])
