@@ -412,5 +412,14 @@ def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
     sort = f"table.sort_values({step!r}, kind='stable', key=pandas.to_datetime)"
     return (
         f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
-        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row"
+        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row{advice_on_events(step)}"
+    )
+
+
+def advice_on_events(time: str) -> str:
+    """How to forecast the number of events, such as trips or earthquakes."""
+    times = f"pandas.to_datetime(table[{time!r}])"
+    return (
+        f"; or if each row is an event, count them: table = table.set_index({times}).resample('1h').size()"
+        ".rename('count').reset_index()"
     )

@@ -89,6 +89,14 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     choices = {"groups": groups} if (groups := groups_of(others, len(ids))) else {}
     if label:
         choices["label"] = (label, why)
+        is_open = not {"label", "pattern", "labels", "num_channels"} & {*options}
+        if is_open and reader.form and not reader.form.has_header:
+            for name in reader.codes_in_stretches()[:1]:
+                raise CommandError(
+                    f"{folder}: column {name}, of few whole numbers, stays the same for many rows and changes within "
+                    f"the files; give --label {name} if it is the label, or --label label if the folders' names are",
+                    NO_ANSWER,
+                )
         if reader.form and not reader.form.has_header:
             check_no_blocks(reader.form, folder, are_labelled=True)
         is_grouped = groups or any(map(NAMES_PEOPLE.search, named_like(GROUP_NAMES, [*others, *reader.names])))

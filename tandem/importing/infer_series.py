@@ -20,6 +20,7 @@ from tandem.importing.columns import (
     Choose,
     NotFound,
     TableColumns,
+    advice_on_events,
     find_features,
     in_stretches,
     named_like,
@@ -43,6 +44,7 @@ WELL = r"[A-P]\d\d?"  # of a plate, which may have a sequence in each
 MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
+FEW_MULTIPLES = 0.5  # of the usual distance, among all: the times are rather those of events
 HOUR = DAY // 24
 PARTS_OF_TIMES = dict(year=(1900, 2100), month=(1, 12), day=(1, 31), hour=(0, 23), minute=(0, 59), second=(0, 59))
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
@@ -317,14 +319,22 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     if usual % SECOND or share < 0.9:
         raise ValueError(
             f"{columns.name}: the times in {time!r} are most often {usual / SECOND:g} s apart, and {share:.0%} of all "
-            "differences are multiples of that; choose the --interval to put them on, e.g. 15min, 1h, 7d, month"
+            f"differences are multiples of that; choose the --interval to put them on, e.g. {examples_from(usual)}"
+            + (advice_on_events(time) if share < FEW_MULTIPLES else "")
         )
-    seconds = usual // SECOND
+    return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
+
+
+def examples_from(usual: int) -> str:
+    """Intervals from `usual` on, in nanoseconds."""
+    seconds = max(1, round(usual / SECOND))
+    longer = [name for name in ("1min", "15min", "1h", "1d", "7d") if parse_interval(name).seconds > seconds]
+    return ", ".join([as_interval(seconds), *longer[:2]])
+
+
+def as_interval(seconds: int) -> str:
     unit = next(unit for unit in reversed(FIXED) if seconds % FIXED[unit] == 0)
-    return (
-        f"{seconds // FIXED[unit]}{unit}",
-        f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart",
-    )
+    return f"{seconds // FIXED[unit]}{unit}"
 
 
 def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:

@@ -189,7 +189,8 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
             return NO_GROUPS, "the recordings of each label are split among train, val and test"
     num = columns.num_distinct(recording)
     if are_too_few(columns.frame[recording], columns.splits):
-        return NO_GROUPS, "each stretch stays in one split, because there are fewer than three recordings"
+        how = "the column `split` decides" if columns.has_split else "each stretch stays in one split"
+        return NO_GROUPS, f"{how}, because there are fewer than three recordings"
     if columns.has_split:
         return recording, f"the recordings; {what_groups_do(num, has_split=True)}"
     return recording, f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"

@@ -115,6 +115,8 @@ class Reader:
                 f"{sampled[0]} begins with the time of its start and the rate, as Empatica's wristbands write it; "
                 "leave these two lines out of each file"
             )
+        if all(map(holds_words, first_table.columns)):
+            raise ValueError(f"{sampled[0]} holds words and no numbers, and Tandem learns from numbers")
         self.sampled, self.names = sampled, first_table.column_names
         samples = [
             first_table,
@@ -133,8 +135,7 @@ class Reader:
         label_names = [
             name for name in named_like(RECORDED_NAMES, self.names) if not pa.types.is_floating(samples[0][name].type)
         ]
-        changing = {name: [in_stretches(part[name].to_pandas()) for part in samples] for name in label_names}
-        self.labels = [name for name, parts in changing.items() if 2 * sum(part[1] for part in parts) > len(parts)]
+        self.labels = [name for name in label_names if is_in_stretches([part[name] for part in samples])]
 
     def names_of_codes(self, that_change: bool) -> list[str]:
         """The columns with few whole numbers, which may be labels. `that_change`: only those that do within files."""
@@ -149,6 +150,11 @@ class Reader:
         return [
             name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
         ]
+
+    def codes_in_stretches(self) -> list[str]:
+        """The columns with few whole numbers that stay the same for many rows, and change within most files."""
+        parts = [self.read(path) for path in self.sampled]
+        return [name for name in self.names_of_codes(True) if is_in_stretches([part[name] for part in parts])]
 
     def differs_by_file(self, name: str) -> bool:
         """Whether a column has one value in each of some files, and another in each."""
@@ -208,6 +214,10 @@ def has_one_line(form: TextTable) -> bool:
         return b"\n" not in file.read().strip()
 
 
+def holds_words(cells: pa.ChunkedArray) -> bool:
+    return pa.types.is_string(cells.type) and not pc.any(pc.match_substring_regex(cells, r"\d")).as_py()
+
+
 def is_text(cells: pa.ChunkedArray) -> bool:  # and no names of frames
     is_repeated = pa.types.is_string(cells.type) and len(pc.unique(cells)) < len(cells)
     return is_repeated and kind_of(pc.utf8_trim_whitespace(cells).to_pandas()) == "text"
@@ -260,6 +270,11 @@ def find_step(
     columns = TableColumns(table.to_pandas(), "")
     counted = (None, "the row's number in its file (--step selects a column)")
     return next(infer_step.find_steps(columns, "/", named), counted)
+
+
+def is_in_stretches(parts: Sequence[pa.ChunkedArray]) -> bool:
+    """Whether a column stays the same for many rows and changes within most files."""
+    return 2 * sum(in_stretches(cells.to_pandas())[1] for cells in parts) > len(parts)
 
 
 def goes_one_way(parts: Sequence[pa.ChunkedArray]) -> bool:

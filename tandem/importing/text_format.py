@@ -129,13 +129,15 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
         if match := re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {match.expand(kind)}")
     (delimiter, rows), num_remarks = find_delimiter(text), 0
-    if remarks := re.match(r"(#.*\n|[^\S\n]*\n)+", text):  # numpy writes the header itself like a remark
+    # numpy writes the header itself like a remark. A first line of one number may be that of the rows.
+    if remarks := re.match(r"(#.*\n|[^\S\n]*\n|\A[^\S\n]*\d+[^\S\n]*\n)+", text):
         of_rest, rest = find_delimiter(text[remarks.end() :])
         lines = [[line] for line in remarks[0].splitlines() if line.strip()]
         nearest = lines[-1][0] if lines else ""
         if of_rest != ",":  # preprocess reads a table with commas itself, so the name keeps the sign
             nearest = re.sub(r"#+ *(?=[^\s#;|])", "", nearest, count=1)
         cells = next(csv.reader([nearest], delimiter=of_rest), [])
+        cells = [cell for cell in cells if cell or of_rest != " "]
         if is_header_of(cells, rest):
             delimiter, rows = of_rest, [*lines[:-1], cells, *rest]
         elif rest and is_header(rest):

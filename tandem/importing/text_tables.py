@@ -40,7 +40,9 @@ def pandas_code(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     spaces = r", sep=r'\s+'" * (table.delimiter == " ")
     code = f"{str(path)!r}{sep}{spaces}, dtype=str, keep_default_na=False, na_values=['']"
     code += "" if table.encoding.startswith("utf-8") else f", encoding={table.encoding!r}"
-    if table.num_skipped != 1 or not table.has_header:
+    with open_bytes(path, table.compression) as file:
+        is_remark = table.delimiter != "," and file.read(1) == b"#"  # find_format has left out the sign
+    if table.num_skipped != 1 or not table.has_header or is_remark:
         names = [name.strip() and name or f"column {place}" for place, name in enumerate(table.names, 1)]
         code += f", skiprows={table.num_skipped}, names={names}"
     code = f"table = pandas.read_csv({code}).dropna(how='all')"

@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.importing import text_format, text_tables
+from tandem.importing.array_files import LABELS, word_and_split
 from tandem.importing.columns import MOST_CLASSES, Choices, TableColumns, in_stretches, named_like, shortened, words_of
 from tandem.importing.headers import FEWEST_RISING, Note
 from tandem.importing.infer_ids import NO_ORDER, find_ids
@@ -285,7 +287,7 @@ def open_wide(
     if has_header:
         runs = numbered([name for name in names if name != label])
     else:
-        label = label or label_without_header(columns)
+        label = label or label_without_header(columns, path)
         why = f"column {label} of {len(names)} (--label selects another by its number)"
         choices["label"] = "label", "as requested" if "label" in options else why
         run = max(names[: names.index(label)], names[names.index(label) + 1 :], key=len)
@@ -357,8 +359,11 @@ def plain_whole(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return numbers.cast(pa.int64()).cast(pa.string()) if is_whole else cells
 
 
-def label_without_header(columns: TableColumns) -> str:
-    """The first or last column, whichever is text, has few whole numbers, or else repeated ones; else the last."""
+def label_without_header(columns: TableColumns, path: Path) -> str:
+    """The first or last column, whichever is text, has few whole numbers, or else repeated ones.
+
+    Raises CommandError if both have few, or none is such a column.
+    """
     names = list(columns.frame.columns)
     cells = {name: columns.frame[name] for name in (names[0], names[-1]) if name in columns.kinds}
     counts = {name: column.nunique() for name, column in cells.items()}
@@ -372,7 +377,24 @@ def label_without_header(columns: TableColumns) -> str:
             f"{columns.name} has no header, and its first and last column hold few whole numbers; give {flags}",
             NO_ANSWER,
         )
-    return next(iter([*texts, *few, *repeated]), names[-1])
+    likely = [*texts, *few, *repeated]
+    if not likely and len(names) > FEWEST_STEPS:
+        raise CommandError(
+            f"{columns.name} has no header, and neither its first nor its last column is text or few whole numbers; "
+            f"give --label 1 or --label {len(names)} if one is the number to learn{advice_on_labels(path, columns)}",
+            NO_ANSWER,
+        )
+    return next(iter(likely), names[-1])
+
+
+def advice_on_labels(path: Path, columns: TableColumns) -> str:
+    """The command that adds the labels, if a file beside the table is named like them and has as many lines."""
+    _, split = word_and_split(path.stem)
+    for other in sorted(path.parent.glob(f"*{path.suffix}")):
+        word, other_split = word_and_split(other.stem)
+        if word in LABELS and other_split == split and other.read_bytes().count(b"\n") == len(columns.frame):
+            return f"; or add the labels: paste -d, {shlex.quote(str(path))} {shlex.quote(str(other))} > new.csv"
+    return "; or add a column with the labels"
 
 
 def steps_of(rows: pa.Table, features: Sequence[tuple[str, list[str]]], path: Path) -> tuple[np.ndarray, list[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests import own_tables
+from tests import own_tables, refusals
 from tests.own_tables import clips, planned, reasons, refusal, saved
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
 
@@ -599,3 +599,32 @@ def test_folders_of_people_that_are_the_only_label_are_a_question(tmp_path: Path
         table.assign(button=np.array(["left", "none", "right"])[np.arange(len(table)) % 3]).to_csv(path, index=False)
     assert "give --label folder1 if it is the label, or --groups folder1 and name the label" in question(folder)
     assert len(planned(folder, "--label", "folder1").summary["classes"]) == 6
+
+
+def test_a_label_of_rows_without_a_header_is_asked_about(tmp_path: Path):
+    """As of UCI's RFID sensors: folders with numbers were the classes, and the activity in the rows a feature."""
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        rows = pd.DataFrame(draw.normal(size=(200, 3)).round(3)).assign(activity=np.repeat(draw.permutation(4) + 1, 50))
+        path = tmp_path / f"d/S{number // 4}_Dataset/{number}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows.to_csv(path, index=False, header=False)
+    assert "give --label 4 if it is the label, or --label label if the folders" in question(tmp_path / "d")
+    assert planned(tmp_path / "d", "--label", "label").summary["classes"] == ["S0_Dataset", "S1_Dataset"]
+    plan = planned(tmp_path / "d", "--label", "4", "--window", "20")
+    assert plan.summary["classes"] == [1, 2, 3, 4] and len(plan.workload.preprocess.columns.features) == 3
+
+
+def test_a_first_line_that_counts_the_rows_is_left_out(tmp_path: Path):
+    """As of SVC2004's signatures, of which each line was one cell."""
+    folder = write_files(tmp_path / "d", lambda number: f"{LABELS[number]}/r_{number:02}.txt", header=False)
+    for path in folder.rglob("*.txt"):
+        rows = path.read_text().replace(",", " ")
+        path.write_text(f"{rows.count(chr(10))}\n{rows}")
+    expect(folder, ordered=False)
+
+
+def test_words_instead_of_numbers_are_named(tmp_path: Path):
+    for name in ("Arabic", "English", "Dutch"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name[:3]}{letter}\n" for letter in "abcdef"))
+    refusals.sentence(lambda: planned(tmp_path), "holds words and no numbers, and Tandem learns from numbers")

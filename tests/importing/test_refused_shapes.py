@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -370,9 +371,13 @@ def test_the_code_of_a_refusal_makes_a_table_that_is_read(
     assert plan.summary["sha256"] == plain.summary["sha256"]
 
 
-def test_the_code_of_a_refusal_reads_cells_between_several_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("sign", ["", "# "])
+def test_the_code_of_a_refusal_reads_cells_between_several_spaces(
+    tmp_path: Path, sign: str, monkeypatch: pytest.MonkeyPatch
+):
+    """As of UCI's SML2010, whose header begins with a sign: each column moved to the next name."""
     monkeypatch.chdir(tmp_path)
-    (path := tmp_path / "t.txt").write_text(timed(**PARTS).round(3).to_string(index=False))
+    (path := tmp_path / "t.txt").write_text(sign + timed(**PARTS).round(3).to_string(index=False).lstrip())
     message = refusals.sentence(lambda: planned(path))
     plan, plain = map(planned, (rewritten(message, tmp_path)[0], saved(series().round(3), tmp_path / "plain.csv")))
     assert plan.summary["sha256"] == plain.summary["sha256"]
@@ -383,6 +388,25 @@ def test_a_date_and_a_time_of_day_that_are_joined_are_not_to_be_joined_again(tmp
     times = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s"))
     table = series().assign(time=times, at=times.dt.strftime("%H:%M:%S"))
     assert "join them" not in refusals.sentence(lambda: planned(saved(table, tmp_path / "t.csv")), "choose the --int")
+
+
+def test_events_are_counted(tmp_path: Path):
+    """As of trips: of several bases, with times that repeat, and as one list of irregular times."""
+    draw = np.random.default_rng(0)
+    times = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.sort(draw.integers(0, 300 * 3600, 2000)), unit="s")
+    counts = pd.Series(1, times).resample("1h").sum().rename("count").rename_axis("time").reset_index()
+    table = pd.DataFrame({"time": times, "lat": draw.normal(size=2000).round(4)})
+    of_bases = pd.concat([table[::2].assign(base="a"), table[1::2].assign(base="b"), table[:20].assign(base="b")])
+    for name, rows in {"t": table, "bases": of_bases}.items():
+        path = saved(rows, tmp_path / f"{name}.csv")
+        message = refusals.sentence(partial(planned, path))
+        code = re.findall(r"; or if each row is an event, count them: (table = .*?reset_index\(\))", message)[0]
+        found = dict[str, Any](table=pd.read_csv(path), pandas=pd)
+        exec(code, found)  # noqa: S102
+        if name == "t":
+            assert found["table"]["count"].tolist() == counts["count"].tolist()
+        plan = planned(saved(found["table"], tmp_path / f"{name}.new.csv"))
+        assert (plan.workload.task, plan.workload.preprocess.columns.target) == ("forecast", "count")
 
 
 def answered(path: Path) -> WorkloadPlan:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,21 @@ def test_without_a_header_the_columns_behind_the_label_are_no_steps(tmp_path: Pa
     np.testing.assert_allclose(data.sequences.values[:, :, 0] * data.std[0] + data.mean[0], values, atol=1e-5)
     assert plan.source.notes[-1][0] == "steps" and data.sequences.classes == (0, 1, 2, 3)
     assert ("excluded", "1" if is_first else "32, 33, 34") in [note[:2] for note in plan.source.notes]
+
+
+def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Path):
+    """As X.csv and y.csv: the last step was a number to learn. Without such a file, the column is asked for."""
+    draw = np.random.default_rng(0)
+    values, labels = draw.normal(size=(60, 30)).round(3), pd.Series(np.arange(60) % 3)
+    pd.DataFrame(values).to_csv(path := tmp_path / "X.csv", index=False, header=False)
+    assert "give --label 1 or --label 30 if one is the number to learn; or add a column" in question(path)
+    assert planned(path, "--label", "30").workload.task == "regress"
+    labels.to_csv(tmp_path / "y.csv", index=False, header=False)
+    command = question(path).partition("; or add the labels: ")[2]
+    subprocess.run(["sh", "-c", command], check=True, cwd=tmp_path)
+    plan, data = prepared(tmp_path / "new.csv")
+    assert plan.workload.task == "classify" and sorted(data.sequences.classes) == [0, 1, 2]
+    assert data.sequences.values.shape[1] == 30
 
 
 def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
