@@ -90,7 +90,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
     if label:
         choices["label"] = (label, why)
         is_open = not {"label", "pattern", "labels", "num_channels"} & {*options}
-        if is_open and reader.form and not reader.form.has_header:
+        if is_open and reader.form and not reader.form.has_header and are_counted(of_files[label]):
             for name in reader.codes_in_stretches()[:1]:
                 raise CommandError(
                     f"{folder}: column {name}, of few whole numbers, stays the same for many rows and changes within "
@@ -174,6 +174,11 @@ def axes_of_files(
     if requested not in (None, order):
         raise WrongArgument(f"--axes is {requested!r}; accepted for {shown}: {order}, C")
     return order, "a row per step" if len(shape) > 1 else "one channel"
+
+
+def are_counted(names: Sequence[str]) -> bool:
+    """Whether names differ only in a number, as S1_Dataset and S2_Dataset do."""
+    return len({re.sub(r"\d+", "0", name) for name in names}) == 1
 
 
 def are_numbered(paths: Sequence[Path]) -> bool:

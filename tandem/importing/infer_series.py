@@ -44,7 +44,7 @@ WELL = r"[A-P]\d\d?"  # of a plate, which may have a sequence in each
 MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
-FEW_MULTIPLES = 0.5  # of the usual distance, among all: the times are rather those of events
+EVENTS_VARY = 2.0  # the upper quartile of the distances of events, relative to the lower one: 4.8 by chance
 HOUR = DAY // 24
 PARTS_OF_TIMES = dict(year=(1900, 2100), month=(1, 12), day=(1, 31), hour=(0, 23), minute=(0, 59), second=(0, 59))
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
@@ -299,6 +299,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     if len(times) < 2:
         shown = f"{time!r} holds {len(times)} different times in cells like {columns.frame[time].iloc[0]}"
         raise ValueError(f"{columns.name}: {shown}; a series needs more, written as {TIME_FORMS}")
+    lower_quartile, upper_quartile = np.quantile(np.diff(times), [0.25, 0.75])
     distances, counts = np.unique(np.diff(times), return_counts=True)
     for name, (low, high) in APART.items():
         share = counts[(distances >= low * DAY - HOUR) & (distances <= high * DAY + HOUR)].sum() / counts.sum()
@@ -320,7 +321,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
         raise ValueError(
             f"{columns.name}: the times in {time!r} are most often {usual / SECOND:g} s apart, and {share:.0%} of all "
             f"differences are multiples of that; choose the --interval to put them on, e.g. {examples_from(usual)}"
-            + (advice_on_events(time) if share < FEW_MULTIPLES else "")
+            + (advice_on_events(time) if upper_quartile > EVENTS_VARY * lower_quartile else "")
         )
     return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
 
@@ -328,8 +329,9 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
 def examples_from(usual: int) -> str:
     """Intervals from `usual` on, in nanoseconds."""
     seconds = max(1, round(usual / SECOND))
+    own = [as_interval(seconds)] if 86400 % seconds == 0 else []
     longer = [name for name in ("1min", "15min", "1h", "1d", "7d") if parse_interval(name).seconds > seconds]
-    return ", ".join([as_interval(seconds), *longer[:2]])
+    return ", ".join([*own, *longer[:3], "month"][:3])
 
 
 def as_interval(seconds: int) -> str:

@@ -138,7 +138,7 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             nearest = re.sub(r"#+ *(?=[^\s#;|])", "", nearest, count=1)
         cells = next(csv.reader([nearest], delimiter=of_rest), [])
         cells = [cell for cell in cells if cell or of_rest != " "]
-        if is_header_of(cells, rest):
+        if len({*cells}) == len(cells) and is_header_of(cells, rest):
             delimiter, rows = of_rest, [*lines[:-1], cells, *rest]
         elif rest and is_header(rest):
             delimiter, rows = of_rest, [*lines, *rest]
