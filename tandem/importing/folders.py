@@ -36,6 +36,7 @@ from tandem.importing.text_format import check_no_blocks, first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
+MOST_SHOWN = 12  # files in a command
 
 
 def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]) -> Source:
@@ -93,7 +94,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if is_open and reader.form and not reader.form.has_header and are_counted(of_files[label]):
             for name in reader.codes_in_stretches()[:1]:
                 raise CommandError(
-                    f"{folder}: column {name}, of few whole numbers, stays the same for many rows and changes within "
+                    f"{folder}: column {name}, of few numbers, stays the same for many rows and changes within "
                     f"the files; give --label {name} if it is the label, or --label label if the folders' names are",
                     NO_ANSWER,
                 )
@@ -114,12 +115,19 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if patterns := patterns_of(ids) or of_parents:
             ways.append(f"give --pattern {' or '.join(map(shlex.quote, patterns))} for their names")
         ways.append("give --labels TABLE with a row for each")
+        command = ""
+        if reader.form and not reader.form.compression:
+            shown = shlex.join(map(str, paths))
+            if len(paths) > MOST_SHOWN and len({path.parent for path in paths}) == 1:
+                shown = f"{shlex.quote(str(paths[0].parent))}/*{ending}"
+            command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
+        if command and are_counted(ids):
+            ways.append(f"if they are parts of one series, write them below each other: {command} > new.csv")
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
         if flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:
             ways.append(f"give {' or '.join(flags)}, if that column has the labels")
-        if reader.form and not reader.form.compression and any(map(reader.differs_by_file, codes)):
-            command = shlex.join(["awk", f"NR == FNR || FNR > {reader.form.num_skipped}", *map(str, paths)])
+        if command and any(map(reader.differs_by_file, codes)):
             ways.append(f"if each row is a sequence, write all rows below each other: {command} > new.csv")
         names = [name for name in of_files if name.startswith("folder") and len({*of_files[name]}) < len(ids)]
         ways += [f"give --label {name} if it is who or what was recorded" for name in names]

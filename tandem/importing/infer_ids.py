@@ -102,7 +102,7 @@ def find_ids(columns: TableColumns) -> list[str]:
     age may be another one in each sequence. Of ids of the same name, those of people or devices, which have several
     sequences, come last.
     """
-    candidates = columns.of_kind("text", "whole", "time")
+    candidates = [name for name in columns.of_kind("text", "whole", "time") if not holds_clocks(columns, name)]
     names, people, labelled = (
         named_like(SEQUENCE_NAMES, candidates),
         named_like(GROUP_NAMES, candidates),
@@ -127,6 +127,14 @@ def find_ids(columns: TableColumns) -> list[str]:
         order = (-num, not is_of_people, not is_text, names.index(column) if is_named else place)
         ranked.append((not is_named, not is_together, word, is_named and is_of_people, *order, column))
     return [column for *_, column in sorted(ranked)]
+
+
+def holds_clocks(columns: TableColumns, name: str) -> bool:
+    """Whether all cells are minutes and seconds, as 34:22.9."""
+    cells = columns.frame[name]
+    if columns.kinds[name] != "text" or ":" not in str(cells.iloc[0]):  # fast
+        return False
+    return bool(cells.drop_duplicates().dropna().astype(str).str.fullmatch(r"\d+:[0-6]\d([:.]\d+)*").all())
 
 
 def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:

@@ -210,7 +210,7 @@ def which_label(columns: TableColumns, labels: Sequence[str], sequence: str, ste
         meaning = f"one of {columns.num_distinct(label):,} values for each {sequence!r}"
         meaning = {"regress": f"a number for each {sequence!r}", "detect": "events in the rows"}.get(task, meaning)
         readings.append(f"--label {shlex.quote(label)} ({task}: {meaning})")
-    end = "; or --task forecast" if columns.of_kind("time") else ""
+    end = "; or only --task forecast" if columns.of_kind("time") else ""
     are_numbers = all(columns.kinds[label] in ("whole", "number") for label in labels)
     if are_numbers and not columns.is_converted and not named_like((*LABEL_NAMES, "state"), labels):  # as people's ages
         numbers, first_rows = columns.of_kind("whole", "number", exclude=[sequence, step]), columns.firsts(sequence)

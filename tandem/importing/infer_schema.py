@@ -90,7 +90,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
         raise WrongArgument(
             f"{flags} do not go together: --sequence, --step and --label are for many sequences (classify, detect), "
-            "--time and --target for one series (forecast)"
+            "--time and --target for one series (forecast); for a forecast leave out "
+            f"{' and '.join(f'--{key}' for key in of_sequences)}"
         )
     if "categories" in options:
         options = {**options, "categories": find_categories(columns, options["categories"])}

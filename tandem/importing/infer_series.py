@@ -44,6 +44,7 @@ WELL = r"[A-P]\d\d?"  # of a plate, which may have a sequence in each
 MOST_NAMED = 8  # columns in a question
 # Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
+LATE = 0.1  # the share of the rows before a feature's first value: a window needs one
 EVENTS_VARY = 2.0  # the upper quartile of the distances of events, relative to the lower one: 4.8 by chance
 HOUR = DAY // 24
 PARTS_OF_TIMES = dict(year=(1900, 2100), month=(1, 12), day=(1, 31), hour=(0, 23), minute=(0, 59), second=(0, 59))
@@ -85,6 +86,8 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     labels = named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
     why_not |= {name: "counts the rows, or is their time" for name in numeric if rises_with_time(columns, name, stamps)}
+    late = {name: empty_until(columns, name, stamps) for name in numeric}
+    why_not |= {name: f"empty in the first {share:.0%} of the rows" for name, share in late.items() if share > LATE}
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
@@ -324,6 +327,12 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
             + (advice_on_events(time) if upper_quartile > EVENTS_VARY * lower_quartile else "")
         )
     return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
+
+
+def empty_until(columns: TableColumns, name: str, stamps: np.ndarray) -> float:
+    """The share of the rows, in the order of their times, before the first number of a column."""
+    is_empty = columns.numbers(name).isna().to_numpy()[np.argsort(stamps, kind="stable")]
+    return float(is_empty.argmin() / len(is_empty))
 
 
 def examples_from(usual: int) -> str:

@@ -138,7 +138,9 @@ class Reader:
         self.labels = [name for name in label_names if is_in_stretches([part[name] for part in samples])]
 
     def names_of_codes(self, that_change: bool) -> list[str]:
-        """The columns with few whole numbers, which may be labels. `that_change`: only those that do within files."""
+        """The columns with few whole numbers, or few others in stretches: they may be labels. `that_change`: only those
+        that do within files.
+        """
         parts = [self.read(path) for path in self.sampled]
         samples = pa.concat_tables(parts)
         numbers = [
@@ -148,11 +150,14 @@ class Reader:
             numbers = [name for name in numbers if any(len(pc.unique(part[name])) > 1 for part in parts)]
         values = {name: pc.unique(samples[name].drop_null()).to_pylist() for name in numbers}
         return [
-            name for name, codes in values.items() if 1 < len(codes) <= MOST_CLASSES and all(n % 1 == 0 for n in codes)
+            name
+            for name, codes in values.items()
+            if 1 < len(codes) <= MOST_CLASSES
+            and (all(n % 1 == 0 for n in codes) or is_in_stretches([part[name] for part in parts]))
         ]
 
     def codes_in_stretches(self) -> list[str]:
-        """The columns with few whole numbers that stay the same for many rows, and change within most files."""
+        """The columns with few numbers that stay the same for many rows, and change within most files."""
         parts = [self.read(path) for path in self.sampled]
         return [name for name in self.names_of_codes(True) if is_in_stretches([part[name] for part in parts])]
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests import own_tables, refusals
-from tests.own_tables import clips, planned, reasons, refusal, saved
+from tests.own_tables import clips, planned, reasons, refusal, saved, series
 from tests.shapes import LABELS, PEOPLE, expect, numbered_recording, prepared, question, recordings, write_files
 
 
@@ -628,3 +628,28 @@ def test_words_instead_of_numbers_are_named(tmp_path: Path):
     for name in ("Arabic", "English", "Dutch"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{name[:3]}{letter}\n" for letter in "abcdef"))
     refusals.sentence(lambda: planned(tmp_path), "holds words and no numbers, and Tandem learns from numbers")
+
+
+def test_files_that_are_parts_of_one_series_are_written_below_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a month of prices in each file: nothing led to a forecast."""
+    monkeypatch.chdir(tmp_path)
+    for month, rows in series().groupby(np.arange(300) // 100):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        rows.to_csv(f"d/BTC-2023-0{month + 1}.csv", index=False)
+    said = refusal(Path("d"))
+    command = re.search("if they are parts of one series, write them below each other: (awk .*? > new.csv)", said)
+    subprocess.run(["sh", "-c", command[1]], check=True)
+    plan, plain = map(planned, (tmp_path / "new.csv", saved(series(), tmp_path / "plain.csv")))
+    assert plan.summary["sha256"] == plain.summary["sha256"]
+
+
+def test_a_column_of_few_numbers_in_stretches_may_be_the_label(tmp_path: Path):
+    """As concentrations of a gas, 0.0, 2.22 and so on."""
+    draw = np.random.default_rng(0)
+    for number in range(3):
+        rows = pd.DataFrame(draw.normal(size=(400, 2)).round(3), columns=["R1", "R2"])
+        rows.assign(CO=np.repeat(draw.permutation(4) * 2.22, 100)).to_csv(tmp_path / f"2016{number}.csv", index=False)
+    assert ", or give --label CO, if that column has the labels" in refusal(tmp_path)
+    assert len(planned(tmp_path, "--label", "CO", "--window", "20").summary["classes"]) == 4

@@ -146,9 +146,12 @@ def test_a_series_that_cannot_be_forecast_is_refused(tmp_path: Path):
 
 
 def test_the_windows_that_a_feature_without_its_first_values_costs_are_counted(tmp_path: Path):
-    """A column that began late cost 40% of the windows without a word."""
+    """A column that began late cost 40% of the windows without a word. It is left out, unless it is asked for."""
     later = np.where(np.arange(300) < 100, np.nan, np.arange(300) % 7)
-    plan = planned(tmp_path, series(later=later), "--target", "value", "--input-steps", "12")
+    options = ("--target", "value", "--input-steps", "12")
+    left_out = reasons(planned(tmp_path, series(later=later), *options))["features"]
+    assert "later (empty in the first 33% of the rows); --features includes them" in left_out
+    plan = planned(tmp_path, series(later=later), *options, "--features", "later")
     assert "; 100 windows are left out (train 100), because a target in them is missing, or" in reasons(plan)["missing"]
     assert reasons(plan)["missing"].endswith("give a shorter --horizon, or fill its short gaps in the table")
     reason = reasons(planned(tmp_path, series().drop(index=100), "--input-steps", "12"))["missing"]

@@ -215,3 +215,13 @@ def test_steps_that_begin_again_for_each_of_two_ids_are_a_question(tmp_path: Pat
     plan = planned(joined, *flags)
     assert plan.summary["num_sequences"] == 24 and not plan.source.notes  # 1 150 would be a number
     assert "windows" in str(planned(path, "--sequence", "gameId").block)
+
+
+def test_minutes_and_seconds_are_no_ids(tmp_path: Path):
+    """As `34:22.9`, which a spreadsheet cut off the hours of, five rows each."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.normal(size=(600, 2)).round(3), columns=["x", "y"])
+    clocks = [f"{34 + row // 300}:{row // 5 % 60:02}.{row % 5 // 5}" for row in range(600)]
+    table = table.assign(timestamp=clocks, activity=np.repeat([0, 1, 0, 1], 150))
+    said = refusal(saved(table, tmp_path / "t.csv"))
+    assert "no column that tells sequences apart" in said and "table['step'] = range(len(table))" in said
