@@ -128,6 +128,12 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     for beginning, kind in NO_TABLE.items():
         if match := re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {match.expand(kind)}")
+    if re.match(r"\d\d:\d\d:\d\d\.\d+ -> ", text):
+        command = f"sed 's/ -> /,/' {shlex.quote(str(path))}"
+        raise ValueError(
+            f"{path} has a time and `->` in each line, as Arduino's monitor; {command} > new.csv writes them with a "
+            "comma"
+        )
     (delimiter, rows), num_remarks = find_delimiter(text), 0
     # numpy writes the header itself like a remark. A first line of one number may be that of the rows.
     if remarks := re.match(r"(#.*\n|[^\S\n]*\n|\A[^\S\n]*\d+[^\S\n]*\n)+", text):

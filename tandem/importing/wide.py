@@ -39,7 +39,7 @@ from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQ
 from tandem.importing.text_format import TextTable
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
-YEAR, OF_DAY = r"(?:19|20)\d\d", r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
+YEAR, OF_DAY = r"(?:19|20)\d\d", r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
 SORTABLE = rf"{YEAR}-\d\d-\d\d(?:[T ]{OF_DAY})?|{YEAR}[-_](?:0[1-9]|1[0-2])|{OF_DAY}"  # 2022-03-01, 2022-03, 00:15
 DATE = rf"{SORTABLE}|{YEAR}[-_ ]?[QW]\d\d?|\d{{1,2}}[./-]\d{{1,2}}[./-]\d\d(?:\d\d)?"  # 2022Q1, 2022-W9, 1/3/22
 # Names of numbered columns: stem and number, as x_0, or number and stem, as t0_x, t_0_x and 2022-03-01_x.
@@ -62,6 +62,7 @@ FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that
 FAR_MORE, MORE = 4.0, 1.2  # times as alike
 NUMERIC = ("whole", "number", "other")
 FEW_COLUMNS, MUST_CORRELATE = 9, 0.5  # of so few numbered columns, neighbours, on average, if they are steps
+ALIKE_SCALES = 30.0  # the largest standard deviation of so few columns, relative to the smallest, if they are steps
 UNRELATED = 0.05  # the same, of more columns that are rather components or features than steps
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
@@ -97,7 +98,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
     runs = {stem: list(columns.values()) for stem, columns in by_stem.items()}
     for stem, columns in by_stem.items():
         are_lags = bool(re.search(r"(?i)(^|[ _.-])lag$", stem))  # lag1 is the last step
-        are_negative = all(name.endswith(f"-{number}") for number, name in columns.items())
+        are_negative = all(re.search(rf"-({number}|\d+:\d\d)$", name) for number, name in columns.items())
         if are_lags or not are_negative or list(columns) != sorted(columns, reverse=True):
             runs[stem] = [columns[number] for number in sorted(columns, reverse=are_lags)]
     return {stem: columns for stem, columns in runs.items() if len(columns) == longest >= FEWEST_STEPS}
@@ -196,9 +197,13 @@ def check_may_be_steps(columns: TableColumns) -> None:
     if any(columns.kinds.get(name) not in NUMERIC for name in run):
         return
     values = [columns.numbers(name) for name in run]
-    if pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < least:
+    scales = [column.std() for column in values]
+    why = "hardly correlate" * bool(pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < least)
+    if len(run) <= FEW_COLUMNS and max(scales) > ALIKE_SCALES * min(scales):
+        why = why or "vary on other scales"
+    if why:
         raise CommandError(
-            f"{columns.shown}: {shortened(run, 3)} hardly correlate, so they may be other quantities, not the steps of "
+            f"{columns.shown}: {shortened(run, 3)} {why}, so they may be other quantities, not the steps of "
             f"one; give --layout wide if a row is a sequence of {len(run)} steps, --layout long if it is one step; "
             f"{NO_ORDER}",
             NO_ANSWER,

@@ -4,6 +4,8 @@ import bz2
 import gzip
 import json
 import lzma
+import re
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -134,3 +136,14 @@ def test_arrays_in_json_are_refused_with_the_code_that_saves_them_as_npz(
     assert planned(tmp_path / "new.npz", "--axes", "NTC").summary["num_sequences"] == 24
     written(path, json.dumps({"X": [[[1, 2]]], "y": [[1, 0]]}))
     assert "X=data['X'], y=data['y']" in refusal(path)
+
+
+def test_lines_of_arduinos_monitor_are_refused_with_the_command_that_converts_them(tmp_path: Path):
+    """The time and the first number were one cell of text, which was left out."""
+    for seed, name in enumerate(["walk/1", "walk/2", "walk/3", "stand/1", "stand/2", "stand/3"]):
+        rows = clips(["a"], seed=seed)[["f0", "f1"]].to_csv(index=False, header=False).splitlines()
+        (path := tmp_path / f"d/{name}.csv").parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"15:42:{second:02}.123 -> {row}\n" for second, row in enumerate(rows)))
+    command = re.search(r"(cp -r .*? \+) writes all files", refusal(tmp_path / "d"))
+    subprocess.run(["sh", "-c", command[1]], check=True, cwd=tmp_path)
+    assert len(planned(tmp_path / "new").workload.preprocess.columns.features) >= 2

@@ -458,3 +458,29 @@ def test_labels_that_numpy_writes_with_an_exponent_are_whole_numbers(tmp_path: P
     values = np.c_[draw.normal(size=(30, 12)).cumsum(axis=1), np.arange(30) % 3]
     np.savetxt(path := tmp_path / "t.csv", values[draw.permutation(30)], delimiter=",")
     assert [*map(str, planned(path).summary["classes"])] == ["0", "1", "2"]
+
+
+def test_hours_and_minutes_before_the_end_are_steps(tmp_path: Path):
+    """As of BrisT1D's glucose: the hour was a part of the feature's name, and the minute the step."""
+    draw, times = np.random.default_rng(0), [f"{minutes // 60}:{minutes % 60:02}" for minutes in range(115, -1, -5)]
+    values = draw.normal(size=(60, 2, 24)).round(3)
+    columns = {
+        f"{name}-{time}": values[:, place, step]
+        for place, name in enumerate(("bg", "cals"))
+        for step, time in enumerate(times)
+    }
+    pd.DataFrame({**columns, "label": np.arange(60) % 3}).to_csv(path := tmp_path / "t.csv", index=False)
+    plan, data = prepared(path)
+    assert plan.workload.preprocess.columns.features == ("bg", "cals")
+    raw = data.sequences.values[:, :, :2] * data.std[:2] + data.mean[:2]
+    np.testing.assert_allclose(raw, values.swapaxes(1, 2), atol=1e-5)
+
+
+def test_a_few_columns_on_other_scales_may_be_no_steps(tmp_path: Path):
+    """As x1, ..., x5 of an elevator's sensors, of which one is the square of a speed."""
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=300)
+    table = pd.DataFrame({f"x{n}": (base + draw.normal(size=300) / 9) * 10**n for n in range(1, 6)}).round(3)
+    table.assign(label=np.arange(300) % 3).to_csv(path := tmp_path / "t.csv", index=False)
+    assert "vary on other scales, so they may be other quantities" in question(path)
+    assert planned(path, "--layout", "wide").summary["max_steps"] == 5
