@@ -121,8 +121,6 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             if len(paths) > MOST_SHOWN and len({path.parent for path in paths}) == 1:
                 shown = f"{shlex.quote(str(paths[0].parent))}/*{ending}"
             command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
-        if command and are_counted(ids):
-            ways.append(f"if they are parts of one series, write them below each other: {command} > new.csv")
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
         if flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:
@@ -131,6 +129,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             ways.append(f"if each row is a sequence, write all rows below each other: {command} > new.csv")
         names = [name for name in of_files if name.startswith("folder") and len({*of_files[name]}) < len(ids)]
         ways += [f"give --label {name} if it is who or what was recorded" for name in names]
+        if command and are_counted(ids) and not flags:
+            ways.append(f"if they are parts of one series, write them below each other: {command} > new.csv")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
     of_names = (None, "the place of its file by the number in the name")
