@@ -217,6 +217,8 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
+    if path.name == "new.csv":  # of an earlier answer: a shell empties a file that it writes before it reads it
+        message = message.replace("> new.csv", "> newer.csv")
     if path.is_dir() and (command := re.search("sed ('.*?') .* > new.csv writes them", message)):
         copy = f"cp -r {shlex.quote(str(path))} new; find new -type f -exec sed -i {command[1]} {{}} +"
         return message.replace(command[0], f"{copy} writes all files, into the folder new,")

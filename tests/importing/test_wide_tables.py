@@ -428,6 +428,8 @@ def test_rows_of_a_series_without_a_header_are_asked_about(tmp_path: Path):
     rates = np.random.default_rng(0).normal(size=(500, 8)).cumsum(axis=0) / 100 + 1
     pd.DataFrame(rates.round(6)).to_csv(tmp_path / "t.csv", index=False, header=False)
     assert "neighbouring rows are nearly equal" in question(tmp_path / "t.csv")
+    (tmp_path / "t.csv").rename(path := tmp_path / "new.csv")  # of an earlier answer, which the shell would empty
+    assert f"cat {path}) > newer.csv" in question(path)
 
 
 @pytest.mark.parametrize("num_rows", [90, 97, 250])
