@@ -244,7 +244,7 @@ def has_room(device: Device) -> bool:
 
 
 def fork_server() -> Any:
-    """A fork server that has imported torch: contenders do not wait for it, and inherit nothing from this process."""
+    """A fork server that has imported torch: contenders do not wait for that, and inherit nothing from this process."""
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
         ["torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe"]

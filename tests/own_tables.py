@@ -111,7 +111,8 @@ def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
     read, write = rest.removesuffix(")").split("; after it: ")
     match = re.search(r"(table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the) .*)?$", before)
     assert match, before
-    exec(f"import pandas; {read}; {match[1]}; {write.replace('new.csv', str(folder / 'new.csv'))}")  # noqa: S102
+    write = re.sub(r"'newe?r?\.csv'", repr(str(folder / "new.csv")), write)
+    exec(f"import pandas; {read}; {match[1]}; {write}")  # noqa: S102
     return folder / "new.csv", shlex.split(match[2] or "")
 
 

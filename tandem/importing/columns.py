@@ -417,9 +417,9 @@ def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
 
 
 def advice_on_events(time: str) -> str:
-    """How to forecast the number of events, such as trips or earthquakes."""
+    """How to forecast the number of events, such as trips or earthquakes, which have times in text."""
     times = f"pandas.to_datetime(table[{time!r}])"
     return (
-        f"; or if each row is an event, count them: table = table.set_index({times}).resample('1h').size()"
-        ".rename('count').reset_index()"
+        f"; or if each row is an event, count them, e.g. by the hour: table = table.set_index({times}).resample('1h')"
+        ".size().rename('count').reset_index()"
     )

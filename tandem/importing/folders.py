@@ -36,7 +36,6 @@ from tandem.importing.text_format import check_no_blocks, first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
-MOST_SHOWN = 12  # files in a command
 
 
 def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]) -> Source:
@@ -117,9 +116,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         ways.append("give --labels TABLE with a row for each")
         command = ""
         if reader.form and not reader.form.compression:
-            shown = shlex.join(map(str, paths))
-            if len(paths) > MOST_SHOWN and len({path.parent for path in paths}) == 1:
-                shown = f"{shlex.quote(str(paths[0].parent))}/*{ending}"
+            in_order = sorted(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
+            shown = shlex.join(str(path) if "/" in str(path) else f"./{path}" for path in in_order)
             command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))

@@ -130,11 +130,11 @@ def find_ids(columns: TableColumns) -> list[str]:
 
 
 def holds_clocks(columns: TableColumns, name: str) -> bool:
-    """Whether all cells are minutes and seconds, as 34:22.9."""
-    cells = columns.frame[name]
-    if columns.kinds[name] != "text" or ":" not in str(cells.iloc[0]):  # fast
+    """Whether all cells of a column, which is not called like a sequence, are times without a date, as 34:22.9."""
+    if columns.kinds[name] != "text" or named_like(SEQUENCE_NAMES, [name]):
         return False
-    return bool(cells.drop_duplicates().dropna().astype(str).str.fullmatch(r"\d+:[0-6]\d([:.]\d+)*").all())
+    cells = columns.frame[name].drop_duplicates().dropna().astype(str)
+    return ":" in cells.iloc[0] and bool(cells.str.fullmatch(r"\d+:[0-6]\d([:.]\d+)*").all())  # 34:60.0 is rounded
 
 
 def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:

@@ -86,8 +86,11 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     labels = named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
     why_not |= {name: "counts the rows, or is their time" for name in numeric if rises_with_time(columns, name, stamps)}
-    late = {name: empty_until(columns, name, stamps) for name in numeric}
-    why_not |= {name: f"empty in the first {share:.0%} of the rows" for name, share in late.items() if share > LATE}
+    start = empty_until(columns, target, stamps)
+    late = {name: empty_until(columns, name, stamps) - start for name in numeric}
+    why_not |= {
+        name: f"empty in the first {start + share:.0%} of the rows" for name, share in late.items() if share > LATE
+    }
     features = choose("features", lambda: find_features(columns, numeric, taken, why_not))
     interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
@@ -303,6 +306,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
         shown = f"{time!r} holds {len(times)} different times in cells like {columns.frame[time].iloc[0]}"
         raise ValueError(f"{columns.name}: {shown}; a series needs more, written as {TIME_FORMS}")
     lower_quartile, upper_quartile = np.quantile(np.diff(times), [0.25, 0.75])
+    is_irregular = upper_quartile > EVENTS_VARY * lower_quartile
     distances, counts = np.unique(np.diff(times), return_counts=True)
     for name, (low, high) in APART.items():
         share = counts[(distances >= low * DAY - HOUR) & (distances <= high * DAY + HOUR)].sum() / counts.sum()
@@ -324,7 +328,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
         raise ValueError(
             f"{columns.name}: the times in {time!r} are most often {usual / SECOND:g} s apart, and {share:.0%} of all "
             f"differences are multiples of that; choose the --interval to put them on, e.g. {examples_from(usual)}"
-            + (advice_on_events(time) if upper_quartile > EVENTS_VARY * lower_quartile else "")
+            + (advice_on_events(time) if is_irregular and columns.kinds[time] == "time" else "")
         )
     return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
 

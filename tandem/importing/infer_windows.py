@@ -190,7 +190,7 @@ def find_groups_of_recordings(columns: TableColumns, recording: str, taken: Sequ
     num = columns.num_distinct(recording)
     if are_too_few(columns.frame[recording], columns.splits):
         how = "the column `split` decides" if columns.has_split else "each stretch stays in one split"
-        return NO_GROUPS, f"{how}, because there are fewer than three recordings"
+        return NO_GROUPS, f"there are fewer than three recordings, so {how}"
     if columns.has_split:
         return recording, f"the recordings; {what_groups_do(num, has_split=True)}"
     return recording, f"each of the {num:,} recordings stays in one split (--groups {NO_GROUPS}: each stretch does)"

@@ -186,7 +186,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
         table = trial.make_table(name, source, scratch)
         choices, summary, has_split = trial.infer(name, table, source, given_options)
     except (ValueError, CommandError) as error:
-        if (message := with_way_out(str(error), path, given_options)) == str(error):
+        message = with_way_out(str(error), path, given_options)
+        if path.name == "new.csv":  # of an earlier answer, which code for it must not overwrite
+            message = re.sub(r"(> |to_csv\('|give )new\.csv", r"\1newer.csv", message)
+        if message == str(error):
             raise
         raise CommandError(message, error.status) if isinstance(error, CommandError) else ValueError(message) from None
     task = choices["task"][0]
@@ -217,11 +220,10 @@ def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
 
 def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
     """What is said of the data, with the option that reads a cell as missing, and the rest of the code with `table`."""
-    if path.name == "new.csv":  # of an earlier answer: a shell empties a file that it writes before it reads it
-        message = message.replace("> new.csv", "> newer.csv")
     if path.is_dir() and (command := re.search("sed ('.*?') .* > new.csv writes them", message)):
-        copy = f"cp -r {shlex.quote(str(path))} new; find new -type f -exec sed -i {command[1]} {{}} +"
-        return message.replace(command[0], f"{copy} writes all files, into the folder new,")
+        new = "newer" if path.name == "new" or Path("new").exists() else "new"
+        copy = f"cp -r {shlex.quote(str(path))} {new} && find {new} -type f -exec sed -i {command[1]} {{}} +"
+        return message.replace(command[0], f"{copy} writes all files, into the folder {new},")
     if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
         words = words_of_numbers(message, match[1], path, options)
         cells = shlex.quote(",".join([*options.get("na", ()), *words]))

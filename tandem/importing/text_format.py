@@ -128,11 +128,11 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
     for beginning, kind in NO_TABLE.items():
         if match := re.match(rf"\s*{beginning}", text, re.IGNORECASE):
             raise ValueError(f"{path} is {match.expand(kind)}")
-    if re.match(r"\d\d:\d\d:\d\d\.\d+ -> ", text):
+    if not compression and re.match(r"\d\d?:\d\d:\d\d\.\d+ -> ", text):
         command = f"sed 's/ -> /,/' {shlex.quote(str(path))}"
         raise ValueError(
-            f"{path} has a time and `->` in each line, as Arduino's monitor; {command} > new.csv writes them with a "
-            "comma"
+            f"{path} has a time and `->` in each line, as of Arduino's serial monitor; {command} > new.csv writes them "
+            "with a comma"
         )
     (delimiter, rows), num_remarks = find_delimiter(text), 0
     # numpy writes the header itself like a remark. A first line of one number may be that of the rows.
@@ -144,7 +144,8 @@ def find_format(path: Path, options: Mapping[str, Any]) -> TextTable:
             nearest = re.sub(r"#+ *(?=[^\s#;|])", "", nearest, count=1)
         cells = next(csv.reader([nearest], delimiter=of_rest), [])
         cells = [cell for cell in cells if cell or of_rest != " "]
-        if len({*cells}) == len(cells) and is_header_of(cells, rest):
+        is_repeated = len(lines) > 1 and len({*cells}) < len(cells)  # units below the names
+        if not is_repeated and is_header_of(cells, rest):
             delimiter, rows = of_rest, [*lines[:-1], cells, *rest]
         elif rest and is_header(rest):
             delimiter, rows = of_rest, [*lines, *rest]

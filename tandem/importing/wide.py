@@ -62,7 +62,7 @@ FEW_FEATURES, SAMPLED_ROWS = 8, 10_000  # whose columns may alternate; rows that
 FAR_MORE, MORE = 4.0, 1.2  # times as alike
 NUMERIC = ("whole", "number", "other")
 FEW_COLUMNS, MUST_CORRELATE = 9, 0.5  # of so few numbered columns, neighbours, on average, if they are steps
-ALIKE_SCALES = 30.0  # the largest standard deviation of so few columns, relative to the smallest, if they are steps
+ALIKE_SCALES = 8.0  # the standard deviation of one of so few columns, relative to its neighbour's, if they are steps
 UNRELATED = 0.05  # the same, of more columns that are rather components or features than steps
 MOST_RISING = 0.9  # the share of rows above which a time goes on: it may start again in each recording
 
@@ -90,7 +90,7 @@ def runs_of(names: Sequence[str], form: str) -> dict[str, list[str]]:
         if match := re.fullmatch(form, name):
             columns, number = by_stem.setdefault(match["stem"] or "", {}), match["number"]
             if re.fullmatch(SORTABLE, number):
-                number = re.sub(r"\D", "", number)
+                number = re.sub(r"\D", "", re.sub(r"(?<!\d)(\d):", r"0\1:", number))
             elif re.fullmatch(DATE, number):
                 number = len(columns)
             columns.setdefault(Decimal(str(number).replace(" ", "") or 0), name)
@@ -197,10 +197,11 @@ def check_may_be_steps(columns: TableColumns) -> None:
     if any(columns.kinds.get(name) not in NUMERIC for name in run):
         return
     values = [columns.numbers(name) for name in run]
-    scales = [column.std() for column in values]
+    scales = [scale for column in values if (scale := column.std()) > 0]
+    ratios = [max(one / other, other / one) for one, other in pairwise(scales)]
     why = "hardly correlate" * bool(pd.Series([one.corr(other) for one, other in pairwise(values)]).mean() < least)
-    if len(run) <= FEW_COLUMNS and max(scales) > ALIKE_SCALES * min(scales):
-        why = why or "vary on other scales"
+    if len(run) <= FEW_COLUMNS and max(ratios, default=1) > ALIKE_SCALES:
+        why = why or "vary on different scales"
     if why:
         raise CommandError(
             f"{columns.shown}: {shortened(run, 3)} {why}, so they may be other quantities, not the steps of "
@@ -289,10 +290,10 @@ def open_wide(
             f"steps as {'0, 1, 2, ...' if options['num_channels'] == 1 else 'c0_0, c1_0, ..., c0_1, c1_1, ...'}"
         )
     choices: Choices = {}
-    if has_header:
+    if text is None or text.has_header:
         runs = numbered([name for name in names if name != label])
     else:
-        label = label or label_without_header(columns, path)
+        label = label or label_without_header(columns, text)
         why = f"column {label} of {len(names)} (--label selects another by its number)"
         choices["label"] = "label", "as requested" if "label" in options else why
         run = max(names[: names.index(label)], names[names.index(label) + 1 :], key=len)
@@ -364,7 +365,7 @@ def plain_whole(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return numbers.cast(pa.int64()).cast(pa.string()) if is_whole else cells
 
 
-def label_without_header(columns: TableColumns, path: Path) -> str:
+def label_without_header(columns: TableColumns, text: TextTable) -> str:
     """The first or last column, whichever is text, has few whole numbers, or else repeated ones.
 
     Raises CommandError if both have few, or none is such a column.
@@ -386,19 +387,24 @@ def label_without_header(columns: TableColumns, path: Path) -> str:
     if not likely and len(names) > FEWEST_STEPS:
         raise CommandError(
             f"{columns.name} has no header, and neither its first nor its last column is text or few whole numbers; "
-            f"give --label 1 or --label {len(names)} if one is the number to learn{advice_on_labels(path, columns)}",
+            f"give --label 1 or --label {len(names)} if one is the number to learn{advice_on_labels(columns, text)}",
             NO_ANSWER,
         )
     return next(iter(likely), names[-1])
 
 
-def advice_on_labels(path: Path, columns: TableColumns) -> str:
+def advice_on_labels(columns: TableColumns, text: TextTable) -> str:
     """The command that adds the labels, if a file beside the table is named like them and has as many lines."""
-    _, split = word_and_split(path.stem)
-    for other in sorted(path.parent.glob(f"*{path.suffix}")):
+    path, (_, split) = text.path, word_and_split(text.path.stem)
+    for other in sorted(path.parent.glob(f"*{path.suffix}")) if path.suffix and not text.compression else ():
         word, other_split = word_and_split(other.stem)
-        if word in LABELS and other_split == split and other.read_bytes().count(b"\n") == len(columns.frame):
-            return f"; or add the labels: paste -d, {shlex.quote(str(path))} {shlex.quote(str(other))} > new.csv"
+        content = other.read_bytes() if word in LABELS and other_split == split and other.is_file() else b""
+        if content.count(b"\n") == len(columns.frame) and b"\r" not in content:
+            rows, labels, sep = shlex.quote(str(path)), shlex.quote(str(other)), shlex.quote(text.delimiter)
+            command = f"paste -d {sep} {rows} {labels}"
+            if text.delimiter == " ":  # several may be between two cells
+                command = f"sed 's/^ *//; s/  */,/g' {rows} | paste -d , - {labels}"
+            return f"; or add the labels: {command} > {f'new_{split.upper()}.csv' if split else 'new.csv'}"
     return "; or add a column with the labels"
 
 

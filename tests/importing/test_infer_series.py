@@ -151,6 +151,8 @@ def test_the_windows_that_a_feature_without_its_first_values_costs_are_counted(t
     options = ("--target", "value", "--input-steps", "12")
     left_out = reasons(planned(tmp_path, series(later=later), *options))["features"]
     assert "later (empty in the first 33% of the rows); --features includes them" in left_out
+    both = series(later=later, value=series()["value"].where(np.arange(300) > 90))
+    assert planned(tmp_path, both, *options).workload.preprocess.columns.features == ("later",), "it costs no window"
     plan = planned(tmp_path, series(later=later), *options, "--features", "later")
     assert "; 100 windows are left out (train 100), because a target in them is missing, or" in reasons(plan)["missing"]
     assert reasons(plan)["missing"].endswith("give a shorter --horizon, or fill its short gaps in the table")

@@ -400,7 +400,9 @@ def test_events_are_counted(tmp_path: Path):
     for name, rows in {"t": table, "bases": of_bases}.items():
         path = saved(rows, tmp_path / f"{name}.csv")
         message = refusals.sentence(partial(planned, path))
-        code = re.findall(r"; or if each row is an event, count them: (table = .*?reset_index\(\))", message)[0]
+        code = re.findall(
+            r"; or if each row is an event, count them, e.g. by the hour: (table = .*?reset_index\(\))", message
+        )[0]
         found = dict[str, Any](table=pd.read_csv(path), pandas=pd)
         exec(code, found)  # noqa: S102
         if name == "t":

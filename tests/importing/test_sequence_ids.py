@@ -225,3 +225,6 @@ def test_minutes_and_seconds_are_no_ids(tmp_path: Path):
     table = table.assign(timestamp=clocks, activity=np.repeat([0, 1, 0, 1], 150))
     said = refusal(saved(table, tmp_path / "t.csv"))
     assert "no column that tells sequences apart" in said and "table['step'] = range(len(table))" in said
+    table = table.assign(session=[f"{row // 20}:00" for row in range(600)], step=[row % 20 for row in range(600)])
+    plan = planned(saved(table.assign(label=np.arange(600) // 20 % 3).drop(columns="timestamp"), tmp_path / "t.csv"))
+    assert plan.workload.preprocess.columns.sequence == "session"

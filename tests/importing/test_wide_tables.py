@@ -484,5 +484,13 @@ def test_a_few_columns_on_other_scales_may_be_no_steps(tmp_path: Path):
     base = draw.normal(size=300)
     table = pd.DataFrame({f"x{n}": (base + draw.normal(size=300) / 9) * 10**n for n in range(1, 6)}).round(3)
     table.assign(label=np.arange(300) % 3).to_csv(path := tmp_path / "t.csv", index=False)
-    assert "vary on other scales, so they may be other quantities" in question(path)
+    assert "vary on different scales, so they may be other quantities" in question(path)
     assert planned(path, "--layout", "wide").summary["max_steps"] == 5
+    paths = pd.DataFrame({f"x{n}": base * n + draw.normal(size=300) / 9 * (n > 0) for n in range(6)})  # begin at 0
+    paths.assign(label=np.arange(300) % 3).to_csv(path, index=False)
+    assert planned(path).summary["max_steps"] == 6
+
+
+def test_hours_of_one_digit_are_in_the_order_of_their_times():
+    names = [f"2022-03-{day:02} {hour}:00" for day in (1, 2) for hour in (8, 9, 10, 11)]
+    assert wide.numbered(names) == {"": names}
