@@ -36,6 +36,7 @@ from tandem.importing.text_format import check_no_blocks, first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
+MOST_SHOWN = 12  # files in a command
 
 
 def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]) -> Source:
@@ -118,6 +119,10 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         if reader.form and not reader.form.compression:
             in_order = sorted(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
             shown = shlex.join(str(path) if "/" in str(path) else f"./{path}" for path in in_order)
+            form, *other_forms = {f"{path.parent}/*{path.suffix}" for path in paths}
+            are_plain = all(re.fullmatch(r"[\w/.-]*\w/[\w.-]+", str(path)) for path in paths)
+            if len(paths) > MOST_SHOWN and not other_forms and are_plain:
+                shown = f"$(ls -v {form})"  # in the order of their numbers
             command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))

@@ -403,7 +403,7 @@ def advice_on_labels(columns: TableColumns, text: TextTable) -> str:
             rows, labels, sep = shlex.quote(str(path)), shlex.quote(str(other)), shlex.quote(text.delimiter)
             command = f"paste -d {sep} {rows} {labels}"
             if text.delimiter == " ":  # several may be between two cells
-                command = f"sed 's/^ *//; s/  */,/g' {rows} | paste -d , - {labels}"
+                command = f"sed 's/^ *//' {rows} | tr -s ' ' , | paste -d , - {labels}"
             return f"; or add the labels: {command} > {f'new_{split.upper()}.csv' if split else 'new.csv'}"
     return "; or add a column with the labels"
 

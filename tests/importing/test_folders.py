@@ -630,14 +630,15 @@ def test_words_instead_of_numbers_are_named(tmp_path: Path):
     refusals.sentence(lambda: planned(tmp_path), "holds words and no numbers, and Tandem learns from numbers")
 
 
+@pytest.mark.parametrize(("num_files", "has_spaces"), [(3, False), (12, True), (15, False), (15, True)])
 def test_files_that_are_parts_of_one_series_are_written_below_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, num_files: int, has_spaces: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """As a month of prices in each file: nothing led to a forecast."""
     monkeypatch.chdir(tmp_path)
-    for month, rows in series().groupby(np.arange(300) // 100):
+    for month, rows in series().groupby(np.arange(300) // (300 // num_files)):
         (tmp_path / "d").mkdir(exist_ok=True)
-        rows.to_csv(f"d/BTC-2023-0{month + 1}.csv", index=False)
+        rows.to_csv(f"d/BTC {month + 1}.csv" if has_spaces else f"d/BTC-{month + 1}.csv", index=False)
     said = refusal(Path("d"))
     command = re.search("if they are parts of one series, write them below each other: (awk .*? > new.csv)", said)
     subprocess.run(["sh", "-c", command[1]], check=True)

@@ -408,14 +408,18 @@ def test_without_a_header_the_columns_behind_the_label_are_no_steps(tmp_path: Pa
     assert ("excluded", "1" if is_first else "32, 33, 34") in [note[:2] for note in plan.source.notes]
 
 
-def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Path):
+@pytest.mark.parametrize("sep", [",", " "])
+def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Path, sep: str):
     """As X.csv and y.csv: the last step was a number to learn. Without such a file, the column is asked for."""
     draw = np.random.default_rng(0)
     values, labels = draw.normal(size=(60, 30)).round(3), pd.Series(np.arange(60) % 3)
     pd.DataFrame(values).to_csv(path := tmp_path / "X.csv", index=False, header=False)
     assert "give --label 1 or --label 30 if one is the number to learn; or add a column" in question(path)
     assert planned(path, "--label", "30").workload.task == "regress"
-    labels.to_csv(tmp_path / "y.csv", index=False, header=False)
+    if sep == " ":
+        path = path.rename(tmp_path / "X.txt")
+        path.write_text("".join("  " + line.replace(",", "   ") for line in path.read_text().splitlines(keepends=True)))
+    labels.to_csv(path.with_stem("y"), index=False, header=False)
     command = question(path).partition("; or add the labels: ")[2]
     subprocess.run(["sh", "-c", command], check=True, cwd=tmp_path)
     plan, data = prepared(tmp_path / "new.csv")
