@@ -400,7 +400,8 @@ def advice_on_labels(columns: TableColumns, text: TextTable) -> str:
         word, other_split = word_and_split(other.stem)
         content = other.read_bytes() if word in LABELS and other_split == split and other.is_file() else b""
         if content.count(b"\n") == len(columns.frame) and b"\r" not in content:
-            rows, labels, sep = shlex.quote(str(path)), shlex.quote(str(other)), shlex.quote(text.delimiter)
+            rows, labels = shlex.quote(str(path)), shlex.quote(str(other))
+            sep = r"'\t'" if text.delimiter == "\t" else shlex.quote(text.delimiter)
             command = f"paste -d {sep} {rows} {labels}"
             if text.delimiter == " ":  # several may be between two cells
                 command = f"sed 's/^ *//' {rows} | tr -s ' ' , | paste -d , - {labels}"

@@ -408,7 +408,7 @@ def test_without_a_header_the_columns_behind_the_label_are_no_steps(tmp_path: Pa
     assert ("excluded", "1" if is_first else "32, 33, 34") in [note[:2] for note in plan.source.notes]
 
 
-@pytest.mark.parametrize("sep", [",", " "])
+@pytest.mark.parametrize("sep", [",", " ", "\t"])
 def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Path, sep: str):
     """As X.csv and y.csv: the last step was a number to learn. Without such a file, the column is asked for."""
     draw = np.random.default_rng(0)
@@ -419,6 +419,8 @@ def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Pa
     if sep == " ":
         path = path.rename(tmp_path / "X.txt")
         path.write_text("".join("  " + line.replace(",", "   ") for line in path.read_text().splitlines(keepends=True)))
+    elif sep == "\t":
+        path.write_text(path.read_text().replace(",", sep))
     labels.to_csv(path.with_stem("y"), index=False, header=False)
     command = question(path).partition("; or add the labels: ")[2]
     subprocess.run(["sh", "-c", command], check=True, cwd=tmp_path)
