@@ -92,7 +92,7 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
         choices["label"] = (label, why)
         is_open = not {"label", "pattern", "labels", "num_channels"} & {*options}
         if is_open and reader.form and not reader.form.has_header and are_counted(of_files[label]):
-            for name in reader.codes_in_stretches()[:1]:
+            for name in reader.names_of_codes(that_change=True, must_stay=True)[:1]:
                 raise CommandError(
                     f"{folder}: column {name}, of few numbers, stays the same for many rows and changes within "
                     f"the files; give --label {name} if it is the label, or --label label if the folders' names are",

@@ -134,7 +134,9 @@ def holds_clocks(columns: TableColumns, name: str) -> bool:
     if columns.kinds[name] != "text" or named_like(SEQUENCE_NAMES, [name]):
         return False
     cells = columns.frame[name].drop_duplicates().dropna().astype(str)
-    return ":" in cells.iloc[0] and bool(cells.str.fullmatch(r"\d+:[0-6]\d([:.]\d+)*").all())  # 34:60.0 is rounded
+    return any(":" in cell for cell in cells[:1]) and bool(
+        cells.str.fullmatch(r"\d+:[0-6]\d([:.]\d+)*").all()
+    )  # 34:60.0 is rounded
 
 
 def counts_within(columns: TableColumns, column: str, ids: Sequence[str]) -> bool:

@@ -86,8 +86,9 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     labels = named_like(LABEL_NAMES[:3], columns.of_kind("whole", "flag", exclude=taken))
     why_not = dict.fromkeys(labels, "a label, by its name")
     why_not |= {name: "counts the rows, or is their time" for name in numeric if rises_with_time(columns, name, stamps)}
-    start = empty_until(columns, target, stamps)
-    late = {name: empty_until(columns, name, stamps) - start for name in numeric}
+    order = np.argsort(stamps, kind="stable")
+    start = empty_until(columns, target, order)
+    late = {name: empty_until(columns, name, order) - start for name in numeric}
     why_not |= {
         name: f"empty in the first {start + share:.0%} of the rows" for name, share in late.items() if share > LATE
     }
@@ -333,9 +334,9 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
 
 
-def empty_until(columns: TableColumns, name: str, stamps: np.ndarray) -> float:
-    """The share of the rows, in the order of their times, before the first number of a column."""
-    is_empty = columns.numbers(name).isna().to_numpy()[np.argsort(stamps, kind="stable")]
+def empty_until(columns: TableColumns, name: str, order: np.ndarray) -> float:
+    """The share of the rows, in this order, before the first number of a column."""
+    is_empty = columns.numbers(name).isna().to_numpy()[order]
     return float(is_empty.argmin() / len(is_empty))
 
 

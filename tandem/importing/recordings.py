@@ -137,9 +137,9 @@ class Reader:
         ]
         self.labels = [name for name in label_names if is_in_stretches([part[name] for part in samples])]
 
-    def names_of_codes(self, that_change: bool) -> list[str]:
+    def names_of_codes(self, that_change: bool, must_stay: bool = False) -> list[str]:
         """The columns with few whole numbers, or few others in stretches: they may be labels. `that_change`: only those
-        that do within files.
+        that do within files. `must_stay`: only those in stretches.
         """
         parts = [self.read(path) for path in self.sampled]
         samples = pa.concat_tables(parts)
@@ -153,13 +153,8 @@ class Reader:
             name
             for name, codes in values.items()
             if 1 < len(codes) <= MOST_CLASSES
-            and (all(n % 1 == 0 for n in codes) or is_in_stretches([part[name] for part in parts]))
+            and (not must_stay and all(n % 1 == 0 for n in codes) or is_in_stretches([part[name] for part in parts]))
         ]
-
-    def codes_in_stretches(self) -> list[str]:
-        """The columns with few numbers that stay the same for many rows, and change within most files."""
-        parts = [self.read(path) for path in self.sampled]
-        return [name for name in self.names_of_codes(True) if is_in_stretches([part[name] for part in parts])]
 
     def differs_by_file(self, name: str) -> bool:
         """Whether a column has one value in each of some files, and another in each."""
