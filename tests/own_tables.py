@@ -12,12 +12,17 @@ import pandas as pd
 import pytest
 
 from tandem import cli
+from tandem.data import prepare_data, write_arrays
 from tandem.importing import new_workload
 from tests import refusals
 
 
 def plan_in(scratch: Path, path: Path, *options: str) -> new_workload.WorkloadPlan:
-    return new_workload.make_plan(parsed("mine", str(path), *options), scratch)
+    """The plan, and in its summary the hashes of the arrays that preprocess would write."""
+    plan = new_workload.make_plan(parsed("mine", str(path), *options), scratch)
+    prepared = prepare_data(plan.workload.preprocess, plan.table.parent, plan.workload.task_attributes.target)
+    plan.summary["sha256"] = write_arrays(scratch / "prepared", prepared)
+    return plan
 
 
 def planned(path: Path, *options: str) -> new_workload.WorkloadPlan:

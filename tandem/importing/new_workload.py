@@ -22,8 +22,8 @@ docs/own-data.md has a walk-through.
   one long series (forecast):
     tandem new power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
 
-Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
-overwrites a file, and a failure leaves everything unchanged.
+Before it writes anything, the command parses the block and prepares the data as preprocess does. It never overwrites
+a file, and a failure leaves everything unchanged.
 
 Exit status: 0 created, 1 nothing is changed, with the reason, 2 the same with a question that an argument answers;
 with --run also that of `tandem repro`.
@@ -170,8 +170,8 @@ def season(text: str) -> int | str:
 
 
 def make_plan(options: Namespace, scratch: Path) -> WorkloadPlan:
-    """Read the data, infer the schema, run preprocess and preload, choose settings, parse the block. Writes only into
-    the folder `scratch`.
+    """Read the data, infer the schema, prepare the data, choose settings, parse the block. Writes only into the folder
+    `scratch`.
 
     Raises ValueError, in one sentence, for every error.
     """

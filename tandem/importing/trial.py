@@ -1,4 +1,4 @@
-"""A dry run before anything is written: from the data at a path to choices that preprocess and preload accept.
+"""A dry run before anything is written: from the data at a path to choices that preprocess accepts.
 
 The whole table is prepared, as in `dvc repro`.
 """
@@ -6,11 +6,9 @@ The whole table is prepared, as in `dvc repro`.
 import csv
 import gzip
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tandem.data import prepare_data, write_prepared
-from tandem.data.packed import pack_splits
+from tandem.data import prepare_data
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
 from tandem.files import relative
@@ -59,7 +56,6 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
     shown, shape_choices = str(source.sources[0]), source.shape_choices
     other_options = {key: value for key, value in options.items() if key not in source.used_options}
     with (
-        TemporaryDirectory(prefix="trial.", dir=path.parent) as folder,
         ProgressLine(f"inspecting {shown}", 3, "steps") as progress,
         np.errstate(all="ignore"),  # preprocess names a number that is too large
     ):
@@ -73,7 +69,7 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
             has_split = columns.has_split
             ways = ways_out(columns, choices, "label" in shape_choices)
             del columns
-            choices, summary = dry_run(name, path, choices, Path(folder) / "out")
+            choices, summary = dry_run(name, path, choices)
             if "window" in choices and len(summary["classes"]) < 2:
                 raise ValueError(
                     f"{shown}: all windows have one label; shorten --window, or give --task detect for events"
@@ -201,19 +197,19 @@ def plain_cells(cells: pa.ChunkedArray, na: tuple[str, ...]) -> pa.ChunkedArray:
     return numbers if numbers is not None and (spellings or (is_flag and cells.null_count)) else cells
 
 
-def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choices, dict[str, Any]]:
+def dry_run(name: str, path: Path, choices: Choices) -> tuple[Choices, dict[str, Any]]:
     """The choices and the summary of preparation. Gaps in a series are skipped, or filled if too many training windows
     have one.
     """
     missing, why = choices["missing"]
     if why:
-        return choices, summarize(name, path, choices, folder)
+        return choices, summarize(name, path, choices)
     summary, remark = None, ""
     with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
-        summary = summarize(name, path, choices, folder)
+        summary = summarize(name, path, choices)
     if summary is None or loses_many_windows(summary):
         missing, remark = "interpolate", ", too many to skip; an input in a gap repeats the last value"
-        summary = summarize(name, path, {**choices, "missing": (missing, remark)}, folder)
+        summary = summarize(name, path, {**choices, "missing": (missing, remark)})
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{remark}"
     if num_duplicates := summary["num_duplicates"]:
         gaps += f"; {num_duplicates:,} rows have the time of a later one, which counts"
@@ -229,12 +225,7 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     return {**choices, "missing": (missing, gaps)}, summary
 
 
-def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str, Any]:
-    """summary.json, after all steps of preprocess and preload."""
+def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
+    """The summary that preprocess would write, without the hashes."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
-    summary = write_prepared(
-        folder / "prepared", prepare_data(section, path.parent, schema.built_in_attributes(choices["task"][0]).target)
-    )
-    pack_splits(folder / "prepared", folder / "packed", summary)
-    shutil.rmtree(folder)
-    return summary
+    return prepare_data(section, path.parent, schema.built_in_attributes(choices["task"][0]).target).summary
