@@ -32,6 +32,7 @@ class Source:
     shape_choices: Choices = field(default_factory=dict)  # that follow from the shape; none for a long table
     source_line: Callable[[Path, int], int] | None = None  # (written table, its line) -> the line in the source
     used_options: tuple[str, ...] = ()  # they name columns of the source, which have other names in the long table
+    cells: pa.Table | None = None  # of a text table that is used as it is, if preprocess reads the same
 
 
 class Part(NamedTuple):

@@ -128,7 +128,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
             name,
             source_line=partial(text_tables.source_line, text),
         )
-    return Source([path], notes, name=name)
+    return Source([path], notes, name=name, cells=cells if text and text_tables.are_plain(cells) else None)
 
 
 def check_no_lists_in_text(columns: TableColumns) -> None:

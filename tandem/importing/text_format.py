@@ -257,7 +257,8 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
     if bom := next((name for bom, name in BOMS.items() if data.startswith(bom)), None):
         return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
     try:
-        data.decode()
+        if not data.isascii():  # ten times faster, and the usual table is
+            data.decode()
         return "utf-8", ""
     except UnicodeDecodeError as error:
         return "windows-1252", f"byte 0x{data[error.start]:02x} is no UTF-8 (--encoding sets another)"

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from tandem.data import tables
-from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number
+from tandem.data.tables import MISSING, as_numbers, cast_or_none, is_number, split_column
 from tandem.importing import number_signs
 from tandem.importing.date_signs import DateCells, as_iso
 from tandem.importing.number_signs import DECIMAL, THOUSANDS, ColumnCells
@@ -98,6 +98,12 @@ def read_with_notation(
             cells = read(table)
     table = with_notation(table, options, other_tables, cells)
     return table, read(table) if cells is None or table.convert else cells
+
+
+def are_plain(cells: pa.Table) -> bool:
+    """Whether preprocess reads the same from the file: it knows another set of empty cells, and no times of day."""
+    kinds = any(pa.types.is_time(kind) for kind in cells.schema.types)
+    return not kinds and not any(column.null_count for column in cells.columns) and not split_column(cells.column_names)
 
 
 def read_text(table: TextTable) -> pa.Table:

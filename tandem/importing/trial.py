@@ -8,6 +8,7 @@ import gzip
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow.parquet
 
 from tandem.data import prepare_data
 from tandem.data.series import loses_many_windows
-from tandem.data.tables import as_numbers, is_plain, open_csv, read_table, split_column
+from tandem.data.tables import as_numbers, csv_line, is_plain, open_csv, raw_table, read_table, split_column
 from tandem.files import relative
 from tandem.importing.columns import Choices, TableColumns, advice_on_repeats, are_codes, kind_of, may_be_codes
 from tandem.importing.infer_schema import infer_schema, preprocess_section
@@ -62,7 +63,7 @@ def infer(name: str, path: Path, source: Source, options: Mapping[str, Any]) -> 
         choices: Choices = {}
         ways = dict[str, str]()
         try:
-            columns = read_columns(path, shown, bool(shape_choices), tuple(options.get("na", ())))
+            columns = read_columns(path, source, tuple(options.get("na", ())))
             progress.at(1)
             choices = infer_schema(columns, other_options, shape_choices)
             progress.at(2)
@@ -134,7 +135,7 @@ def about_source(message: str, path: Path, source: Source) -> str:
     return message
 
 
-def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]) -> TableColumns:
+def read_columns(path: Path, source: Source, na: tuple[str, ...]) -> TableColumns:
     """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
     pandas saves an index that has no name, unless these hold times.
     """
@@ -151,7 +152,10 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
             of_day = [field.name for field in start.schema if pa.types.is_time(field.type)]  # no column may have them
     names = [column for column in header if column]
     split = split_column(names)
-    table = read_table(path, of_day, (), [column for column in names if column not in (split, *of_day)])
+    if source.cells is None:
+        table = read_table(path, of_day, (), [column for column in names if column not in (split, *of_day)])
+    else:
+        table = raw_table(source.cells.select(names), names, relative(path), partial(csv_line, path), ())
     whole = [column for column, cells in table.columns.items() if may_be_codes(cells)]
     if not is_parquet and whole:
         texts = read_table(path, whole, ()).columns
@@ -167,7 +171,7 @@ def read_columns(path: Path, shown: str, is_converted: bool, na: tuple[str, ...]
     def places(first: int, second: int) -> str:
         return table.places(int(rows[first]), int(rows[second]))
 
-    return TableColumns(frame, shown, unread, places, is_converted)
+    return TableColumns(frame, str(source.sources[0]), unread, places, bool(source.shape_choices))
 
 
 def distinct_rows(frame: pd.DataFrame) -> np.ndarray:
