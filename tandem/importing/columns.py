@@ -209,8 +209,12 @@ class TableColumns:
             is_time = cells.str.fullmatch(form)
             if is_time.mean() > 0.9 and not (form == ELAPSED and dates):
                 if not is_time.all():
-                    date, no_date = cells[is_time].iloc[0], cells[~is_time].iloc[0]
-                    return f"dates like {date!r}, and {no_date!r}, which is none; correct it, or leave its row out"
+                    others, is_named = cells[~is_time], form != DAY_FIRST  # the month, or the year comes first
+                    found = f"dates like {cells[is_time].iloc[0]!r}, and {others.iloc[0]!r} in {len(others):,} row"
+                    found += "s" * (len(others) > 1)
+                    if is_named and pd.to_datetime(others, format="mixed", errors="coerce").notna().all():
+                        return f"{found}; write them alike: {place} = pandas.to_datetime({place}, format='mixed')"
+                    return f"{found}, which is none; correct it, or leave the row out"
                 if form == DAY_FIRST and (is_first := day_comes_first(cells)) is not None:
                     condition, code = "", code if is_first else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
@@ -412,14 +416,22 @@ def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
     sort = f"table.sort_values({step!r}, kind='stable', key=pandas.to_datetime)"
     return (
         f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
-        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row{advice_on_events(step)}"
+        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row{advice_on_events(columns, step)}"
     )
 
 
-def advice_on_events(time: str) -> str:
-    """How to forecast the number of events, such as trips or earthquakes, which have times in text."""
+def advice_on_events(columns: TableColumns, time: str) -> str:
+    """How to forecast the number of events, such as trips or earthquakes, or a sum of them, such as sales; `time` has
+    their times, in text.
+    """
+    numbers = [name for name in columns.of_kind("whole", "number") if not is_id(name)]
+    first = pd.to_datetime(columns.frame[time].iloc[:FEW].astype(str), format="ISO8601", errors="coerce", utc=True)
+    per, unit = ("day", "D") if (first.dropna() == first.dropna().dt.normalize()).all() else ("hour", "1h")
     times = f"pandas.to_datetime(table[{time!r}])"
-    return (
-        f"; or if each row is an event, count them, e.g. by the hour: table = table.set_index({times}).resample('1h')"
-        ".size().rename('count').reset_index()"
-    )
+    code = f"table = table.set_index({times}).resample('{unit}').size().rename('count').reset_index()"
+    advice = f"; or if each row is an event, count them, e.g. by the {per}: {code}"
+    for name in numbers[-1:]:
+        cells = f"{{{time!r}: {times}, {name!r}: pandas.to_numeric(table[{name!r}])}}"
+        advice += f", or add up a number of each: table = table.assign(**{cells})"
+        advice += f".resample('{unit}', on={time!r})[{name!r}].sum().reset_index()"
+    return advice

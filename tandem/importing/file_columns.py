@@ -126,7 +126,7 @@ def columns_of_folders(
         for name, of_folder in zip(ids, levels[label], strict=True):
             first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
         first, *others = first_words.values()
-        if all(words == first for words in others):
+        if first != {""} and all(words == first for words in others):
             raise CommandError(
                 f"the files of each folder in {folder} are called alike ({shortened(sorted(first))}), so "
                 f"the folders or these words may be the labels; give --pattern '{{label}}/*' or --pattern "

@@ -100,9 +100,6 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
                 )
         if reader.form and not reader.form.has_header:
             check_no_blocks(reader.form, folder, are_labelled=True)
-        is_grouped = groups or any(map(NAMES_PEOPLE.search, named_like(GROUP_NAMES, [*others, *reader.names])))
-        if not is_grouped and not {"pattern", "groups", "num_channels"} & {*options}:
-            notes += remark_on_people(ids)
     elif not row_label and not {"label", "num_channels"} & {*options} and not reader.has_text:
         if reader.form and not reader.step:
             check_no_blocks(reader.form, folder)
@@ -136,6 +133,9 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             ways.append(f"if they are parts of one series, write them below each other: {command} > new.csv")
         raise ValueError(f"nothing says which label the {len(ids):,} sequences of {folder} have: {', or '.join(ways)}")
 
+    is_grouped = groups or any(map(NAMES_PEOPLE.search, named_like(GROUP_NAMES, [*others, *reader.names])))
+    if not is_grouped and not {"pattern", "groups", "num_channels"} & {*options}:
+        notes += remark_on_people(ids)
     of_names = (None, "the place of its file by the number in the name")
     key = unused_name("file", [*of_files])
     per_sequence = pa.table({key: ids, **of_files})

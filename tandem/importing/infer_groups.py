@@ -63,7 +63,7 @@ def shared_part(columns: TableColumns, sequence: str, label: str) -> str:
     """A sentence about a part of ids, such as 791 of X21.V1.791, that several sequences share and the label follows."""
     rows = columns.frame.iloc[np.unique(columns.firsts(sequence))]
     for name in columns.of_kind("text"):
-        ids = rows[name].astype(str)
+        ids = rows[name].astype(str).str.rpartition("/")[2]  # of a file, without its folder, which may be the label
         signs = [sign for sign in "_.- " if ids.is_unique and ids.str.contains(sign, regex=False).all()]
         for sign in signs:
             parts = ids.str.split(sign, expand=True, regex=False)

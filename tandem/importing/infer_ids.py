@@ -10,12 +10,22 @@ import numpy as np
 import pandas as pd
 
 from tandem.data.rows import digits_of_times
-from tandem.importing.columns import DAY_SECONDS, MOST_REPEATS, Choice, NotFound, TableColumns, named_like, words_of
-from tandem.importing.infer_label import MISTAKEN_SHARE
-from tandem.importing.infer_step import advice_on_recordings, find_steps, rows_together
+from tandem.importing.columns import (
+    DAY_SECONDS,
+    MOST_REPEATS,
+    Choice,
+    NotFound,
+    TableColumns,
+    in_stretches,
+    named_like,
+    words_of,
+)
+from tandem.importing.infer_label import MISTAKEN_SHARE, WEAK_NAMES
+from tandem.importing.infer_step import advice_on_recordings, find_steps, rows_together, times_of_steps
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
+FEW_KINDS = 10  # words that rather say of what kind a row is, if rows of all kinds are mixed and nothing orders them
 NO_ORDER = "rows that have neither an order nor a time, such as a row of features for each item, are no steps"
 
 
@@ -109,12 +119,18 @@ def find_ids(columns: TableColumns) -> list[str]:
         labelled_ids(columns),
     )
     likely, ranked = list[tuple[str, bool]](), list[tuple[Any, ...]]()
+    are_times = bool(times_of_steps(columns))
+    classes = named_like([name for name in LABEL_NAMES if name not in WEAK_NAMES], candidates)
+    sure = {*names, *people, *labelled, *classes}
     for column in candidates:
         is_together = columns.is_together(column)
         is_likely = column in (*names, *labelled) or is_together or columns.kinds[column] == "text"
         empty = ("", None, np.nan)  # most are, from the first on: marks of a few rows
         if is_likely and columns.frame[column].iloc[:1].isin(empty).all():
             is_likely = columns.frame[column].isin(empty).mean() <= MOST_REPEATS
+        may_be_kind = column not in sure and not are_times and columns.num_distinct(column) <= FEW_KINDS
+        if may_be_kind and in_stretches(columns.frame[column]) == (False, False):
+            is_likely = False
         if 2 <= columns.num_distinct(column) <= len(columns.frame) / 2 and is_likely:
             likely.append((column, is_together))
     around = [column for column, is_together in likely if is_together]

@@ -30,6 +30,8 @@ MOST_RARE = 10  # of more whole numbers, some in fewer sequences than splits, ea
 MOST_BACKGROUND = 0.5  # the share of rows without an event
 USUAL_BACKGROUND = 0.75  # the same, of a value that is not called none
 SHORTEST_WINDOW = 8  # rows of one label that are worth a window
+MIN_STRETCH = 16  # rows: an event is shorter
+MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of these in stretches of MIN_STRETCH rows
 USUAL_ROWS = 30  # of a window that gets the label of its last row
 COLUMN_KINDS = ("text", "flag", "whole", "number")
 FEW_SEQUENCES, LONG = 100, 1000  # of so many rows on average
@@ -330,6 +332,24 @@ def stretches_of(columns: TableColumns, recording: str, step: str, label: str) -
     usual_distance = distances[rows["recording"].diff() == 0].median()
     starts = np.flatnonzero((keys != keys.shift()).any(axis=1) | (distances > LONG_GAP * usual_distance))
     return keys.iloc[starts].assign(length=np.diff([*starts, len(rows)])), float(usual_distance)
+
+
+def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -> bool:
+    """Whether a label stays the same for many rows, and changes in a recording, or at least does if it `is_requested`.
+    `is_series`: of one that may be forecast, two labels must come again.
+    """
+    labelled = stretches[stretches["label"] != ""]
+    num_changing = (labelled.groupby("recording")["label"].nunique() > 1).sum()
+    long = labelled[labelled["length"] >= MIN_STRETCH]
+    num_rows, num_labelled, num_long = (part["length"].sum() for part in (stretches, labelled, long))
+    return bool(
+        labelled["label"].nunique() > 1
+        if is_requested
+        else 2 * num_changing >= stretches["recording"].nunique()
+        and num_labelled >= MIN_LABELLED * num_rows
+        and num_long >= MIN_LONG * num_labelled
+        and (long["label"].value_counts() > int(is_series)).sum() > 1
+    )
 
 
 def firsts_of_stretches(columns: TableColumns, recording: str, step: str, label: str) -> np.ndarray:

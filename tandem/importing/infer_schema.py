@@ -117,8 +117,6 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
         infer_series(columns, choose) if as_series else infer_sequences(columns, choose, options, is_cut)
     except ValueError as error:
         advice = advice_on_times(columns)
-        if as_series and "task" in choices and "join them with the dates" in advice:
-            advice = ""  # its times differ: they are joined
         if (advice and advice in str(error)) or ROW_PER_ITEM in str(error):
             raise
         if isinstance(error, NotFound) and advice:

@@ -22,15 +22,16 @@ from tandem.importing.columns import (
     TableColumns,
     advice_on_events,
     find_features,
-    in_stretches,
     named_like,
     words_of,
 )
+from tandem.importing.infer_label import are_recorded, stretches_of
 from tandem.importing.infer_step import are_even
 from tandem.importing.names import CALENDAR_NAMES, GROUP_NAMES, LABEL_NAMES, SEQUENCE_NAMES
 from tandem.importing.recipe import SPLIT
 from tandem.importing.seasons import Season, calendar_seasons, find_season
 from tandem.params.intervals import FIXED, Interval, parse_interval
+from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import NO_ANSWER, CommandError
 
 # Columns whose name contains one of these words come first, in the order of the words.
@@ -70,11 +71,12 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
         raise ValueError(
             f"{columns.shown} has no column of times that differ from row to row{detail}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
+            + (advice_on_events(columns, time) if time and columns.kinds[time] == "time" else "")
         )
     choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
     stamps = stamps_of(columns, time)
     check_not_several_clocks(columns, time, stamps)
-    target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time]), stamps))
+    target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time]), time, stamps))
     if columns.kinds[target] == "odd":
         raise ValueError(f"{columns.name}: {target!r} holds {columns.advice(target)}")
     if columns.never_changes(target):
@@ -137,8 +139,10 @@ def advice_on_times(columns: TableColumns) -> str:
         renamed = first_day if are_named else f".set_axis({[*PARTS_OF_TIMES][: len(names)]}, axis=1)"
         code = f"table['time'] = pandas.to_datetime(table[{names}]{renamed}); table = table.drop(columns={names})"
         return f"{', '.join(names)} are parts of a time; join them: {code}"
-    for name in columns.of_kind("odd"):
-        return f"{name!r} holds {columns.advice(name)}"
+    are_joined = any(not columns.repeats(name) for name in columns.of_kind("time"))
+    ways = [f"{name!r} holds {columns.advice(name)}" for name in columns.of_kind("odd")]
+    if ways := [way for way in ways if not (are_joined and "join them with the dates" in way)]:
+        return ways[0]
     days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % DAY_SECONDS == 0).all()]
     for hour in named_like(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
         if columns.numbers(hour).between(0, 24).all():
@@ -220,7 +224,7 @@ def check_not_several_clocks(columns: TableColumns, time: str, stamps: np.ndarra
             )
 
 
-def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -> Choice:
+def find_target(columns: TableColumns, numeric: list[str], time: str, stamps: np.ndarray) -> Choice:
     numeric = [name for name in numeric if not rises_with_time(columns, name, stamps)] or numeric
     units, changing = (
         [name for name in names if not columns.never_changes(name)]
@@ -252,7 +256,9 @@ def find_target(columns: TableColumns, numeric: list[str], stamps: np.ndarray) -
         targets += ["another column"] * (len(numeric) > MOST_NAMED)
         codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
         labels = [*columns.of_kind("text"), *flags, *codes]
-        labels = [name for name in labels if in_stretches(columns.frame[name]) == (False, True)]
+        single = columns.as_one_recording()
+        stretches = {name: stretches_of(single, NO_GROUPS, time, name)[0] for name in labels}
+        labels = [name for name in labels if are_recorded(stretches[name], is_series=True, is_requested=False)]
         flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
         windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
         wells = [name for name in numeric if re.fullmatch(WELL, name)]
@@ -329,7 +335,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
         raise ValueError(
             f"{columns.name}: the times in {time!r} are most often {usual / SECOND:g} s apart, and {share:.0%} of all "
             f"differences are multiples of that; choose the --interval to put them on, e.g. {examples_from(usual)}"
-            + (advice_on_events(time) if is_irregular and columns.kinds[time] == "time" else "")
+            + (advice_on_events(columns, time) if is_irregular and columns.kinds[time] == "time" else "")
         )
     return as_interval(usual // SECOND), f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart"
 

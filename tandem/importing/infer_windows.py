@@ -17,7 +17,14 @@ from tandem.data.windows import LONG_GAP
 from tandem.importing.columns import Choice, Choices, TableColumns, in_stretches, is_id, named_like
 from tandem.importing.infer_groups import are_too_few, find_groups, what_groups_do
 from tandem.importing.infer_ids import find_ids, follows_days, labelled_ids
-from tandem.importing.infer_label import SHORTEST_WINDOW, alike_names, is_constant, stretches_of
+from tandem.importing.infer_label import (
+    MIN_STRETCH,
+    SHORTEST_WINDOW,
+    alike_names,
+    are_recorded,
+    is_constant,
+    stretches_of,
+)
 from tandem.importing.infer_sequences import advice_on_blocks, names_of_blocks
 from tandem.importing.infer_step import find_steps, rows_together
 from tandem.importing.names import GROUP_NAMES, LABEL_NAMES, RECORDED_NAMES, SEQUENCE_NAMES, STEP_NAMES
@@ -27,8 +34,6 @@ from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 UNNAMED = "it changes within the recordings"  # why a column is the label that is not called so, or not alone
 MOST_NAMED = 10  # columns called like labels
 PARTS_OF_TIMES = "week weekday month hour quarter year season".split()
-MIN_STRETCH = 16  # rows: an event is shorter
-MIN_LABELLED, MIN_LONG = 0.5, 0.8  # shares: of the rows with a label, and of these in stretches of MIN_STRETCH rows
 SECONDS, FEWEST, MOST, USUAL = 4.0, 64, 256, 128  # the usual length of a window, its limits, and without times
 
 
@@ -215,21 +220,6 @@ def has_clips(columns: TableColumns, ids: Sequence[str], label: str, recording: 
         if (num_labels < 2).all() and 2 * len(num_labels) <= len(columns.frame):
             return True
     return False
-
-
-def are_recorded(stretches: pd.DataFrame, is_series: bool, is_requested: bool) -> bool:
-    labelled = stretches[stretches["label"] != ""]
-    num_changing = (labelled.groupby("recording")["label"].nunique() > 1).sum()
-    long = labelled[labelled["length"] >= MIN_STRETCH]
-    num_rows, num_labelled, num_long = (part["length"].sum() for part in (stretches, labelled, long))
-    return bool(
-        labelled["label"].nunique() > 1
-        if is_requested
-        else 2 * num_changing >= stretches["recording"].nunique()
-        and num_labelled >= MIN_LABELLED * num_rows
-        and num_long >= MIN_LONG * num_labelled
-        and (long["label"].value_counts() > int(is_series)).sum() > 1
-    )
 
 
 def find_window(seconds: float, stretches: pd.DataFrame, options: Mapping[str, Any]) -> Choice:

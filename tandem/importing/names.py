@@ -3,7 +3,7 @@
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording record session clip track episode case run sample id".split()
 STEP_NAMES = "step frame tick t time timestamp stamp datetime date elapsed index".split()
-LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
+LABEL_NAMES = "label class category event activity gesture target type kind outcome classification".split()
 # Of labels in each row of a recording.
 RECORDED_NAMES = "activity label class category event gesture action behavior behaviour exercise posture".split()
 RECORDED_NAMES += ["stage", "state"]

@@ -12,7 +12,7 @@ ITEM_NAMES = "landmark keypoint joint marker point item".split()  # of numbers t
 QUANTITY_NAMES = "parameter variable quantity measurement measure metric signal item".split()  # of words that say it
 MOST_DISTINCT = 0.99  # the share of rows up to which two of them have the same item at a step
 MOST_ITEMS = 50  # that words name
-FEWEST_ITEMS = 0.25  # the share of items, which numbers tell apart, that a step has on average
+FEWEST_ITEMS = 0.5  # the share of items, which numbers tell apart, that a step has on average
 
 
 def check_not_a_row_per_item(columns: TableColumns, sequence: str, step: str) -> None:

@@ -45,6 +45,7 @@ from tandem.terminal.progress import ProgressLine
 ARRAYS = (".npy", ".npz")
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 AXES_HELP = "of an array, or of each npy of a folder: N sequences, T time, C channels; C: each npy is one step"
+LETTERS = "ABCDEFGHIJKLMNOPQRSUVWZ"  # T, X and Y would mean something
 ENDING = r"(\.(csv|tsv|psv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
 
 
@@ -95,13 +96,14 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         text_format.check_no_blocks(text)
     check_no_lists_in_text(columns)
     needed = options.get("needed")
-    are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
+    of_rows = {"window_length", "stride", "time", "target"} & {*options} or options.get("task") == "forecast"
+    are_steps = bool(of_rows) or options.get("step") in frame.columns
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
-    if not layout and "target" not in options:
+    if not layout:
         check_not_a_column_per_time(columns)
     for_header = ""
     if text is not None and not text.has_header:
-        names = [chr(65 + number) if number < 26 else f"A{number}" for number in range(len(text.names))]
+        names = [*LETTERS, *(f"A{number}" for number in range(len(LETTERS), len(text.names)))][: len(text.names)]
         rows = f"tail -n +{text.num_skipped + 1}" if text.num_skipped else "cat"
         for_header = (
             f"write the columns' names there: (echo '{text.delimiter.join(names)}'; {rows} {shlex.quote(str(path))}) > "

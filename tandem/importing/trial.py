@@ -23,7 +23,15 @@ from tandem.data import prepare_data
 from tandem.data.series import loses_many_windows
 from tandem.data.tables import as_numbers, csv_line, is_plain, open_csv, raw_table, read_table, split_column
 from tandem.files import relative
-from tandem.importing.columns import Choices, TableColumns, advice_on_repeats, are_codes, kind_of, may_be_codes
+from tandem.importing.columns import (
+    Choices,
+    TableColumns,
+    advice_on_events,
+    advice_on_repeats,
+    are_codes,
+    kind_of,
+    may_be_codes,
+)
 from tandem.importing.infer_schema import infer_schema, preprocess_section
 from tandem.importing.long_table import Source, open_parquet
 from tandem.params import parsing, schema
@@ -102,6 +110,13 @@ def ways_out(columns: TableColumns, choices: Choices, is_of_file: bool) -> dict[
     ways = {record: f"give a shorter --window, or split each stretch: {cut}"}
     if not sequence or sequence == NO_GROUPS:
         return ways
+    single, rows_each = (
+        "every sequence needs at least 2",
+        f"table.groupby({sequence!r})[{sequence!r}].transform('size')",
+    )
+    ways[single] = f"{single}; leave out such sequences: table = table[{rows_each} > 1]; the sequence is {sequence!r} "
+    ways[single] += f"({choices['sequence'][1]}), and --sequence names another"
+    ways[single] += "".join(advice_on_events(columns, time) for time in columns.of_kind("time")[:1])
     repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"
     omit = "leave the class out (`rare_classes: omit` in preprocess)"
     own_split = "a column `split` (train, val or test in every row) decides"

@@ -387,7 +387,8 @@ def label_without_header(columns: TableColumns, text: TextTable) -> str:
     if not likely and len(names) > FEWEST_STEPS:
         raise CommandError(
             f"{columns.name} has no header, and neither its first nor its last column is text or few whole numbers; "
-            f"give --label 1 or --label {len(names)} if one is the number to learn{advice_on_labels(columns, text)}",
+            f"give --label 1 or --label {len(names)} if one is the number to learn, or --layout long if a row is a step"
+            f"{advice_on_labels(columns, text)}",
             NO_ANSWER,
         )
     return next(iter(likely), names[-1])

@@ -157,7 +157,10 @@ def test_a_row_of_totals_is_named(tmp_path: Path):
     table = series(time=pd.date_range("2024-01-13", periods=300, freq="h").strftime("%d.%m.%Y %H:%M"))
     total = pd.DataFrame({"time": ["Summe"], "value": [table["value"].sum()]})
     message = refusal(saved(pd.concat([table, total]), tmp_path / "t.csv"))
-    assert "dates like '13.01.2024 00:00', and 'Summe', which is none; correct it, or leave its row out" in message
+    assert (
+        "dates like '13.01.2024 00:00', and 'Summe' in 1 row, which is none; correct it, or leave the row out"
+        in message
+    )
 
 
 @pytest.mark.parametrize("form", ["%d.%m.%y", "%m/%d/%y", "%d-%m-%y %H:%M"])

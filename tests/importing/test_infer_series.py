@@ -172,9 +172,13 @@ def test_a_column_in_stretches_and_numbers_with_a_unit_are_in_the_question_what_
     hours = pd.date_range("2024-01-01", periods=120, freq="h").astype(str)
     table = pd.DataFrame({"time": hours, "load": sales(120), "regime": np.repeat(["on", "off"] * 3, 20)})
     assert planned(tmp_path, table).workload.preprocess.columns.target == "load"
-    people = table.drop(columns="regime").assign(people=np.repeat([0, 2, 1] * 4, 10), month=np.arange(120) // 15 % 4)
+    people = table.drop(columns="regime").assign(people=np.repeat([0, 2, 1] * 2, 20), month=np.arange(120) // 15 % 4)
     people["open"] = np.repeat([0, 1] * 3, 20)
     with pytest.raises(CommandError, match=r"or --label open or --label people to learn that column from windows$"):
+        planned(tmp_path, people)
+    assert planned(tmp_path, people, "--label", "open").workload.task == "classify"
+    people["people"] = np.repeat([0, 2, 1] * 4, 10)  # no window is as short as its stretches
+    with pytest.raises(CommandError, match=r"or --label open to learn that column from windows$"):
         planned(tmp_path, people)
     table["heat"] = [f"{value:.1f} kW" for value in sales(120, 1)]
     question = r"give --target load or --target heat; or --label regime to learn that column from windows$"

@@ -414,7 +414,7 @@ def test_labels_in_a_file_beside_a_table_without_a_header_are_found(tmp_path: Pa
     draw = np.random.default_rng(0)
     values, labels = draw.normal(size=(60, 30)).round(3), pd.Series(np.arange(60) % 3)
     pd.DataFrame(values).to_csv(path := tmp_path / "X.csv", index=False, header=False)
-    assert "give --label 1 or --label 30 if one is the number to learn; or add a column" in question(path)
+    assert "or --layout long if a row is a step; or add a column" in question(path)
     assert planned(path, "--label", "30").workload.task == "regress"
     if sep == " ":
         path = path.rename(tmp_path / "X.txt")
