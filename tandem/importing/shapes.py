@@ -96,10 +96,11 @@ def open_path(path: Path, options: Mapping[str, Any]) -> Source:
         text_format.check_no_blocks(text)
     check_no_lists_in_text(columns)
     needed = options.get("needed")
-    of_rows = {"window_length", "stride", "time", "target"} & {*options} or options.get("task") == "forecast"
-    are_steps = bool(of_rows) or options.get("step") in frame.columns
+    are_steps = bool({"window_length", "stride"} & {*options}) or options.get("step") in frame.columns
+    if text is not None and not text.has_header:  # of a series, whose columns have no names to give
+        are_steps = are_steps or options.get("task") == "forecast"
     layout = options.get("layout") or ("long" if are_steps or (needed and needed <= {*frame.columns}) else None)
-    if not layout:
+    if not layout and "target" not in options:
         check_not_a_column_per_time(columns)
     for_header = ""
     if text is not None and not text.has_header:
