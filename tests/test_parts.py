@@ -98,6 +98,11 @@ NOT_THERE = "workloads/tiny/net.py imports 'not_there', which is not installed; 
         ("        return self.head", "        import not_there\n\n        return not_there.head", NOT_THERE),
         (
             "        return self.head",
+            "        self.num = getattr(self, 'num', 0) + self.training\n        return self.num * self.head",
+            "net.py:Mean keeps state besides its parameters and buffers: built again with these, an output differs by ",
+        ),
+        (
+            "        return self.head",
             "        mask.clone().put_(mask.new_tensor([1], dtype=int), mask[0, :1])\n        return self.head",
             "net.py, line 22: put_ has no kernel on this device that gives the same bits again; use another operation, "
             "or set train.deterministic to false",

@@ -12,6 +12,7 @@ from tandem import files
 from tandem.machine import conditions
 from tandem.machine.measure import Meter, sampled
 from tandem.machine.sampler import SampledWindow
+from tandem.params import schema
 from tandem.runs import provenance
 from tandem.runs.inputs import Inputs
 from tandem.runs.quantities import history_row, timing_row
@@ -21,6 +22,7 @@ from tandem.stop_signals import GracefulStop
 from tandem.tracking.run_dir import RunDir
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.context import RunContext
+from tandem.training.network_checks import check_state
 from tandem.training.trainer import Epoch, Trainer
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
@@ -72,12 +74,13 @@ class Recorder:
     def record_epoch(self, epoch: Epoch) -> None:
         """Record `epoch`, check the inputs, and save a checkpoint if one is due.
 
-        Raises ValueError if a loss is not finite or an input has changed, and KeyboardInterrupt, after saving, if the
-        user has interrupted the training.
+        Raises ValueError if a loss is not finite, a network has state that is not saved or an input has changed, and
+        KeyboardInterrupt, after saving, if the user has interrupted the training.
         """
         score_name, num_sequences = self.context.task.score_name, self.trainer.num_sequences
         self.progress.show(epoch, score_name, num_sequences)
         self.check_finite(epoch)
+        self.check_state(epoch)
         self.record.history.append(history_row(epoch, score_name))
         self.record.digests.append(epoch.digests)
         warmup_epochs = self.context.settings.warmup_epochs
@@ -109,6 +112,12 @@ class Recorder:
                 f"the {diverged[0]} loss is {losses[diverged[0]]} in epoch {epoch.number}{note}; "
                 "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
             )
+
+    def check_state(self, epoch: Epoch) -> None:
+        """Of a network of the workload's own, after the first epoch, so that a mistake costs little, and the last."""
+        settings = self.context.settings
+        if settings.model.name not in schema.BUILT_IN and epoch.number in (1, settings.epochs):
+            check_state(self.trainer.model, self.trainer.val_split, self.context.shape, settings)
 
     def check_inputs(self) -> None:
         """Raise ValueError if an input changed: DVC would record the new one (treeverse/dvc#11058)."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+FLOAT32_ROUNDING = 2.0**-24  # largest error of a number in 32 bits, relative to it
+
 ReadArray = Callable[[str, str], Any]  # (split, name) -> that numpy array, as preprocess wrote it
 
 
@@ -160,6 +162,10 @@ class Task:
         """
         return values
 
+    def targets_in_units(self, targets: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        """Return targets (N, ...) as `to_units` does, without what their rounding to 32 bits has added."""
+        return self.to_units(targets, anchors)
+
     def tabulate(self, outputs: "Tensor", new: NewInputs) -> dict[str, Any]:
         """Return the columns of the predictions for a new table (`tandem predict`).
 
@@ -185,6 +191,13 @@ class FittedTask(Task):
     def scale_of(self, outputs: "Tensor", targets: "Tensor") -> float:
         """Return the factor for the outputs (N, C) of that fit, chosen on sequences that the fit did not see."""
         raise NotImplementedError
+
+
+def as_in_table(values: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Return the numbers without the digits below their errors: 5.00000003, which is 5 in 32 bits, becomes 5."""
+    with np.errstate(divide="ignore"):
+        scale = 10.0 ** np.clip(np.floor(-np.log10(2 * errors)), 0, 15)
+    return np.where(np.abs(values) * scale < 2**53, np.round(values * scale) / scale, values)
 
 
 def open_task(name: str, summary: dict[str, Any], workload: str = "") -> Task:

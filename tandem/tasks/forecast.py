@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tandem import tasks
-from tandem.tasks import Evaluation, NewInputs, ReadArray
+from tandem.tasks import FLOAT32_ROUNDING, Evaluation, NewInputs, ReadArray, as_in_table
 from tandem.tasks.statistics import interval_of_skill
 
 # Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
@@ -114,6 +114,11 @@ class Task(tasks.Task):
     def to_units(self, values: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
         assert anchors is not None
         return self.levels(values, anchors)
+
+    def targets_in_units(self, targets: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
+        values = self.to_units(targets, anchors)
+        rounding = np.cumsum(np.abs(targets) * self.std * FLOAT32_ROUNDING, axis=1, dtype=np.float64)
+        return as_in_table(values, np.abs(values) * rounding if self.transform == "log-return" else rounding)
 
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
         """Network outputs (N, H) and the levels (N,) at which they start -> levels (N, H)."""

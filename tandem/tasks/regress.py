@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.tasks import Evaluation, FittedTask, ReadArray
+from tandem.tasks import FLOAT32_ROUNDING, Evaluation, FittedTask, ReadArray, as_in_table
 from tandem.tasks.baselines import Baseline, compare_with_baselines, compare_with_fitted
 from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import interval_of_gain
@@ -54,9 +54,12 @@ class Task(FittedTask):
     def to_units(self, values: np.ndarray, anchors: np.ndarray | None = None) -> np.ndarray:
         return values.astype(np.float64) * self.std + self.mean
 
+    def targets_in_units(self, targets: np.ndarray, anchors: np.ndarray | None = None) -> np.ndarray:
+        return as_in_table(self.to_units(targets), np.abs(targets) * self.std * FLOAT32_ROUNDING)
+
     def evaluate(self, outputs: Tensor, read: ReadArray) -> Evaluation:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
-        actual, predicted = self.to_units(targets), self.to_units(outputs[:, 0].numpy())
+        actual, predicted = self.targets_in_units(targets), self.to_units(outputs[:, 0].numpy())
         train_targets, groups = self.to_units(read("train", "targets")), Groups.of_test_split(self.summary, read)
         baseline_predictions = {
             "mean": np.full(len(actual), train_targets.mean()),

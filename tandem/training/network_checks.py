@@ -1,4 +1,6 @@
-"""What a network must do before it is trained: outputs of the right shape, and batches of each size that will come."""
+"""What a network of the workload's own must do: outputs of the right shape, batches of each size that will come, and
+no state besides its parameters and buffers.
+"""
 
 import copy
 from inspect import signature
@@ -7,10 +9,41 @@ from typing import Any
 import torch
 from torch import nn
 
+from tandem import models
 from tandem.devices.memory import is_out_of_memory, shorten
 from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.training.batches import Split
+
+NUM_COMPARED = 32  # sequences
+SAVED_ROUNDING = 1e-3  # of the largest output: kernels sum in another order
+
+
+def check_state(model: nn.Module, split: Split, shape: Shape, settings: Train) -> None:
+    """Raises ValueError if a network that is built anew and gets the parameters and buffers of `model` has other
+    outputs: `evaluate`, `tandem predict` and a resumed training would have that network.
+    """
+    device = split.device.torch_device
+    values, mask = (split.tensors[key][:NUM_COMPARED].to(device, copy=True) for key in ("values", "mask"))
+    before, outputs = split.device.random_state(), list[torch.Tensor]()
+    try:
+        saved = models.build(settings.model, shape).to(device)
+        saved.load_state_dict(model.state_dict())
+        for network in (model, saved):
+            torch.manual_seed(0)  # both draw the same, if they draw
+            with torch.no_grad():
+                outputs.append(network.eval()(values.clone(), mask.clone()).float())
+    finally:
+        split.device.set_random_state(before)
+    trained, rebuilt = outputs
+    largest = max(output.abs().max().item() for output in outputs)
+    if not torch.allclose(rebuilt, trained, rtol=0.0, atol=SAVED_ROUNDING * largest, equal_nan=True):
+        difference = (rebuilt - trained).abs().max().item() / largest
+        raise ValueError(
+            f"{settings.model.name} keeps state besides its parameters and buffers: built again with these, an output "
+            f"differs by {difference:.0%} of the largest one, and evaluate, predict and a resumed training would have "
+            "that network; keep all state in parameters or buffers (persistent ones)"
+        )
 
 
 def check_outputs(model: Any, train: Split, shape: Shape, name: str) -> None:

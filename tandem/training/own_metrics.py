@@ -79,7 +79,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     mask = context.task.test_mask(context.read).numpy()
     anchors = context.read("test", "anchors") if "test/anchors.npy" in context.summary["sha256"] else None
     predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
-    targets = in_units(context, torch.from_numpy(context.read("test", "targets")), mask, anchors)
+    targets = without_padding(context, context.task.targets_in_units(context.read("test", "targets"), anchors), mask)
     groups = Groups.of_test_split(context.summary, context.read)
     requested = {
         "predict": Predictions(context, outputs_of),
@@ -155,8 +155,11 @@ class Predictions:
 
 
 def in_units(context: RunContext, predictions: Tensor, mask: np.ndarray, anchors: np.ndarray | None) -> np.ndarray:
-    """The predictions or targets of a task as its users know them."""
-    values = context.task.to_units(predictions.cpu().numpy(), anchors)
+    """The predictions of a task as its users know them."""
+    return without_padding(context, context.task.to_units(predictions.cpu().numpy(), anchors), mask)
+
+
+def without_padding(context: RunContext, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask, values, 0) if context.task.per_step else values
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from tandem import tasks
 from tandem.files import ROOT
-from tandem.tasks import classify, regress
+from tandem.tasks import classify, forecast, regress
 from tests.projects import (
     RUN,
     TINY,
@@ -237,3 +237,29 @@ def test_the_defaults_serve_numbers_and_classes_of_steps():
     table = steps.tabulate(outputs, tasks.NewInputs(mask, np.array([7, 8]), [np.arange(4, 6), np.arange(4, 7)]))
     assert table["sequence"].tolist() == [7, 7, 8, 8, 8] and table["step"].tolist() == [4, 5, 4, 5, 6]
     assert table["predicted"] == ["no", "yes", "yes", "yes", "yes"]
+
+
+@pytest.mark.parametrize("places", [0, 1, 3])
+def test_targets_in_units_are_the_numbers_of_the_table(places: int):
+    """As metrics of one's own get them: not 5.000000027. A number that 32 bits do not hold is as near as before."""
+    numbers = (np.random.default_rng(0).normal(size=200) * 30).round(places)
+    mean, std = numbers.mean(), numbers.std()
+    targets = ((numbers - mean) / std).astype(np.float32)
+    task = regress.Task({"target": {"name": "age", "mean": mean, "std": std}})
+    np.testing.assert_array_equal(task.targets_in_units(targets), numbers)
+    odd = numbers + np.pi / 1e4
+    rounding = np.abs(targets) * std * tasks.FLOAT32_ROUNDING
+    assert (np.abs(tasks.as_in_table(odd, rounding) - odd) <= 10 * rounding).all()
+
+
+@pytest.mark.parametrize("transform", ["difference", "log-return"])
+def test_target_levels_of_a_forecast_are_those_of_the_table(transform: str):
+    levels = 100 + np.random.default_rng(0).normal(size=(1, 61)).cumsum().round(1)
+    anchors, ahead = levels[:-6], np.lib.stride_tricks.sliding_window_view(levels[1:], 6)
+    before = np.lib.stride_tricks.sliding_window_view(levels[:-1], 6)
+    steps = ahead - before if transform == "difference" else np.log(ahead / before)
+    mean, std = steps.mean(), steps.std()
+    summary = {"mean": [mean], "std": [std], "horizon": 6, "season": None, "naive_error": 1.0, "num_outputs": 6}
+    task = forecast.Task({**summary, "target": {"name": "load", "transform": transform}})
+    found = task.targets_in_units(((steps - mean) / std).astype(np.float32), anchors)
+    np.testing.assert_array_equal(found, ahead.round(1))
