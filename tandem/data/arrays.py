@@ -251,7 +251,7 @@ def make_features(
     num_filled, used_offsets = 0, {}
     for index, feature in enumerate(features):
         cells = read(index)
-        if offset := offset_of(cells) if offsets is None else offsets.get(feature, 0.0):
+        if offset := offset_of(cells, velocity) if offsets is None else offsets.get(feature, 0.0):
             used_offsets[feature] = offset
             cells = cells - (np.int64(offset) if cells.dtype == np.int64 else offset)  # int64: exact
         padded = np.zeros(is_real.shape, dtype=np.float32)
@@ -268,17 +268,23 @@ def make_features(
     return values, num_filled, used_offsets
 
 
-def offset_of(numbers: np.ndarray) -> float:
+def offset_of(numbers: np.ndarray, velocity: bool = False) -> float:
     """Return what to subtract from a feature's numbers (R,) before the cast to float32: 0 or their minimum.
 
-    It is the minimum if the standard deviation is below 1/4096 of the mean, e.g. for Unix times. Without the
-    subtraction, half of the 24 bits of a float32 would store the part that all numbers have in common. The minimum does
-    not depend on the order of the rows.
+    It is the minimum if the standard deviation is below 1/4096 of the mean, e.g. for Unix times; with `velocity`, also
+    if the usual change from row to row is, e.g. for degrees on a map. Without the subtraction, half of the 24 bits of a
+    float32 would store the part that all numbers have in common. The minimum does not depend on the order of the rows.
     """
     low, high = (float(limit) for limit in (np.fmin.reduce(numbers), np.fmax.reduce(numbers)))
     if numbers.dtype.itemsize < 8 or not (low > 0 or high < 0) or low == high:
         return 0.0
-    return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
+    least = abs(low + high) / 2 / 4096
+    is_lost = bool(np.nanstd(numbers, dtype=np.float64) < least)
+    if velocity and not is_lost:
+        changes = np.abs(np.diff(numbers))
+        changes = changes[changes > 0]
+        is_lost = len(changes) > 0 and bool(np.median(changes) < least)
+    return low if is_lost else 0.0
 
 
 def interpolate(column: np.ndarray, is_real: np.ndarray, times: np.ndarray | None = None) -> tuple[int, np.ndarray]:

@@ -36,6 +36,7 @@ from tandem.params.schema import NO_GROUPS, Columns, OwnSequences, SequenceTable
 # A larger share of copies among the sequences makes intervals too narrow. In simulations of random labels, a test made
 # 3% false claims without copies, 13% with one copy of each sequence, and 48% with seven.
 MAX_COPIES = 0.2
+FEW_NEXT = 0.05  # share of the events, in the row after the same one, that may be two
 OMIT = "omit"
 
 
@@ -99,6 +100,8 @@ def split_and_standardize(
     remarks = [*sequences.remarks]
     if not (rare or sequences.has_label_per_step or sequences.has_number):
         remarks += unscored_labels(sequences, parts["test"])
+    if sequences.has_label_per_step:
+        remarks += remarks_about_long_events(sequences)
     if rare:
         names = joined_names([str(sequences.classes[code]) for code in rare])
         remarks.append(
@@ -120,6 +123,19 @@ def split_and_standardize(
         label_statistics = target_statistics(label, sequences.labels[parts["train"]])
         check_numbers_of_test(label, sequences.labels[parts["test"]])
     return PreparedSequences(sequences, duplicates, parts, mean, std, table, label_statistics)
+
+
+def remarks_about_long_events(sequences: Sequences) -> tuple[str, ...]:
+    """An event is one row; of several rows, a detection of the event can find one."""
+    is_event = (sequences.labels > 0) & ~sequences.padding_mask
+    is_next = is_event[:, 1:] & (sequences.labels[:, 1:] == sequences.labels[:, :-1])
+    num_events, num_next = int(is_event.sum()), int(is_next.sum())
+    if num_next <= FEW_NEXT * num_events:
+        return ()
+    return (
+        f"{num_next:,} of {num_events:,} rows with an event follow a row with the same one, and the score counts each "
+        "row as an event to find; keep the first row of each event",
+    )
 
 
 def raw_to_inputs(

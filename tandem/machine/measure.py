@@ -7,7 +7,7 @@ other processes; NVML includes them, per process and for the device (a thread re
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -134,6 +134,8 @@ def sampled(device: Device) -> AbstractContextManager[SampledWindow]:
 
 def peak_rss_mib() -> float:
     """The largest resident memory of this process since it started (the kernel has no peak per region)."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii") as lines:  # ru_maxrss begins with the parent's
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 

@@ -178,6 +178,29 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     np.testing.assert_array_equal(sequences.values, far.sequences.values[:3])
 
 
+def test_the_velocities_of_places_on_a_map_are_kept(tmp_path: Path):
+    """As of a walker at 10 Hz: degrees around 52.5 in 32 bits are 4e-6 apart, and a step is 1e-6."""
+    table = make_table()
+    near = table.assign(x=table.x * 1e-6 + table.sequence * 4e-3)
+    data, far = (prepared(tmp_path, near.assign(x=near.x + place)) for place in (0.0, 52.5))
+    assert data.sequences.features[2] == far.sequences.features[2] == "dx"
+    np.testing.assert_allclose(far.sequences.values[..., 2], data.sequences.values[..., 2], atol=1e-2)
+    assert "offsets" not in prepared(tmp_path, near.assign(x=near.x + 52.5), replace(PARAMS, velocity=False)).summary
+
+
+def test_an_event_of_several_rows_is_remarked(tmp_path: Path):
+    """A network that is right in every row would find one event of each, and be worse than the base rate."""
+    table, steps = make_table(), np.arange(240) % 6
+    for last, remark in ((2, False), (4, True)):
+        table["label"] = np.where((steps >= 2) & (steps <= last), "hit", "none")
+        path = tmp_path / "table.csv"
+        table.to_csv(path, index=False)
+        data = source_module("sequences").prepare(PARAMS, tmp_path, "class per step")
+        assert (
+            "80 of 120 rows with an event follow a row with the same one" in str(data.summary.get("remarks"))
+        ) == remark
+
+
 def test_the_last_digits_of_large_whole_numbers_are_kept_or_refused(tmp_path: Path):
     """64-bit floats around 2**53 are 2 apart, and those around a time of today in nanoseconds are 256 apart."""
     table = make_table()

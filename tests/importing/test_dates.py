@@ -183,3 +183,14 @@ def test_a_row_without_a_time_is_shown_and_left_out_by_the_code(tmp_path: Path, 
     assert r"'time' has no time in 1 of 300 rows, first '\\' in row 300" in message
     path, _ = rewritten(message, tmp_path)
     assert planned(path).workload.preprocess.interval == f"1{unit}"
+
+
+def test_dates_in_two_forms_are_counted_and_the_code_reads_both(tmp_path: Path):
+    """As of the prices of Brent oil."""
+    days = pd.Series(pd.date_range("2024-01-14", periods=300))
+    dates = days.dt.strftime("%d-%b-%y").where(days.index < 280, days.dt.strftime("%b %d, %Y"))
+    table = series(time=days.dt.strftime("%Y-%m-%d"))
+    message = refusal(saved(table.assign(time=dates), tmp_path / "t.csv"))
+    assert "holds dates like '14-Jan-24', and 'Oct 20, 2024' in 20 rows; write them alike: " in message
+    plans = map(planned, (rewritten(message, tmp_path)[0], saved(table, tmp_path / "plain.csv")))
+    assert len({str(plan.summary["sha256"]) for plan in plans}) == 1

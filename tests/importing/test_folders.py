@@ -654,3 +654,23 @@ def test_a_column_of_few_numbers_in_stretches_may_be_the_label(tmp_path: Path):
         rows.assign(CO=np.repeat(draw.permutation(4) * 2.22, 100)).to_csv(tmp_path / f"2016{number}.csv", index=False)
     assert ", or give --label CO, if that column has the labels" in refusal(tmp_path)
     assert len(planned(tmp_path, "--label", "CO", "--window", "20").summary["classes"]) == 4
+
+
+def test_people_in_the_names_of_recordings_with_labels_in_each_row_are_named(tmp_path: Path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in range(8):
+        for name, labels in {"Walking_Running": "wrwr", "Standing_Sitting": "stst"}.items():
+            rows = own_tables.recording([*labels], seed=number).drop(columns="row", errors="ignore")
+            rows.to_csv(folder / f"{name}_T{number + 1}.csv", index=False)
+    notes = {key: (value, why) for key, value, why in planned(folder).source.notes}
+    assert notes["names"][0] == "T1" and "--pattern '*_*_{person}' makes groups" in notes["names"][1]
+
+
+def test_names_of_numbers_in_each_folder_are_no_question(tmp_path: Path):
+    """As 0.Stand/1001_A_1.csv: "called alike ()" named no word."""
+    folder = write_files(
+        tmp_path / "mine", lambda number: f"{number % 3}.{LABELS[number]}/{1001 + number // 3}_A_1.csv"
+    )
+    plan = planned(folder)
+    assert plan.summary["classes"] == ["0.push", "1.swipe", "2.twist"] and "share a part" not in reasons(plan)["groups"]

@@ -429,3 +429,55 @@ def test_a_row_for_each_patient_is_not_told_again_to_count_the_rows(tmp_path: Pa
     saved(table.assign(step=range(60)), path)
     said = refusals.sentence(lambda: planned(path, "--step", "step", "--label", "target"), end)
     assert "count the rows" not in said
+
+
+def orders() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row for each item of an order, in no order, of some products a single one; and the sum of each day."""
+    draw = np.random.default_rng(0)
+    days = pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(draw.integers(0, 300, 900), unit="D"))
+    products = [f"P-{number:03}" for number in draw.integers(0, 250, 900)]
+    table = pd.DataFrame({"Order Date": days, "Product ID": products, "Sales": draw.gamma(2, 50, 900).round(2)})
+    table = table.drop_duplicates(["Order Date", "Product ID"])
+    table.insert(2, "Category", table["Product ID"].str[-1].map(lambda digit: ["Chairs", "Paper"][int(digit) % 2]))
+    return table, table.resample("D", on="Order Date")["Sales"].sum().reset_index()
+
+
+@pytest.mark.parametrize("options", [(), ("--target", "Sales"), ("--task", "forecast")])
+def test_orders_are_added_up_by_the_day(tmp_path: Path, options: tuple[str, ...]):
+    """The product was taken as the sequence, and nothing led on."""
+    table, sums = orders()
+    message = refusals.sentence(partial(planned, saved(table, tmp_path / "t.csv"), *options))
+    [code] = re.findall(r", or add up a number of each: (table = .*?reset_index\(\))", message)
+    found = dict[str, Any](table=pd.read_csv(tmp_path / "t.csv", dtype=str), pandas=pd)
+    exec(code, found)  # noqa: S102
+    plans = planned(saved(found["table"], tmp_path / "new.csv")), planned(saved(sums, tmp_path / "sums.csv"))
+    assert plans[0].workload.task == "forecast" and plans[0].summary["sha256"] == plans[1].summary["sha256"]
+    if not options:
+        words = "table.groupby('Product ID')['Product ID'].transform('size') > 1", "the sequence is 'Product ID'"
+        assert all(word in message for word in words)
+
+
+def test_a_shop_is_no_quantity(tmp_path: Path):
+    """As of sales with a row only where a shop sold the item: a column for each shop would be nearly empty."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"date": pd.Timestamp("2024-01-01") + pd.to_timedelta(draw.integers(0, 400, 3000), unit="D")})
+    table = table.assign(shop_id=draw.choice([5, 25, 31, 54, 59], 3000), item_id=draw.integers(2550, 2554, 3000))
+    table = table.assign(item_price=399.5, item_cnt_day=draw.integers(1, 5, 3000)).drop_duplicates(
+        ["date", "shop_id", "item_id"]
+    )
+    message = refusals.sentence(partial(planned, saved(table, tmp_path / "t.csv")))
+    assert "a row for each quantity" not in message and "or add up a number of each" in message
+
+
+def test_words_that_say_of_what_kind_mixed_rows_are_tell_no_sequences_apart(tmp_path: Path):
+    """As the quality L, M or H of a machine's pieces, of which each row is one."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"UDI": range(1, 1201), "Type": draw.choice(["L", "M", "H"], 1200, p=[0.6, 0.3, 0.1])})
+    table = table.assign(torque=draw.normal(40, 9, 1200).round(1), wear=np.arange(1200) % 30, failure=0)
+    table.loc[draw.random(1200) < 0.05, "failure"] = 1
+    message = refusals.sentence(partial(planned, saved(table, tmp_path / "t.csv")))
+    assert "'wear' begins again 39 times, and no column tells the recordings apart" in message
+    message = refusals.sentence(partial(planned, saved(table.drop(columns="wear"), tmp_path / "t.csv")))
+    assert "no column that tells sequences apart" in message and "are no steps" in message
+    timed = clips(LABELS).rename(columns={"clip": "what"}).sort_values("frame")  # with times, the word tells them apart
+    assert planned(saved(timed, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "what"

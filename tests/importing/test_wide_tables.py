@@ -500,3 +500,13 @@ def test_a_few_columns_on_other_scales_may_be_no_steps(tmp_path: Path):
 def test_hours_of_one_digit_are_in_the_order_of_their_times():
     names = [f"2022-03-{day:02} {hour}:00" for day in (1, 2) for hour in (8, 9, 10, 11)]
     assert wide.numbered(names) == {"": names}
+
+
+def test_a_series_of_many_columns_without_a_header_gets_names_that_mean_nothing(tmp_path: Path):
+    """T, X and Y would be read as a time, a coordinate and a target."""
+    pd.DataFrame(np.random.default_rng(0).normal(60, 5, (300, 40))).to_csv(path := tmp_path / "t.csv", header=False)
+    pd.DataFrame(np.random.default_rng(0).normal(60, 5, (300, 40))).to_csv(path, header=False, index=False)
+    assert "or --layout long if a row is a step" in question(path)
+    for options in (("--task", "forecast"), ("--layout", "long")):
+        names = re.findall(r"\(echo '(.*?)'", refusal(path, *options))[0].split(",")
+        assert len({*names}) == 40 and not {"T", "X", "Y"} & {*names}

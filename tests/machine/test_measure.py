@@ -449,3 +449,11 @@ def test_limits_of_every_control_group_above_the_process_hold_and_throttled_peri
     cores, limit, free, busy = json.loads(done.stdout)
     assert (cores, limit) == (0.1, 2**30) and 0 < free < 2**30
     assert re.search(r"its quota of the cores stopped it in \d+% of the periods", busy)
+
+
+def test_the_peak_memory_of_a_process_is_not_that_of_the_one_that_started_it():
+    """As of a notebook that runs a DVC stage: Linux hands `ru_maxrss` on to what a process starts."""
+    code = "from tandem.machine.measure import peak_rss_mib; print(peak_rss_mib())"
+    memory = b"x" * 2**29
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 2 * float(done.stdout) < len(memory) / 2**20
