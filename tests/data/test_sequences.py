@@ -184,7 +184,7 @@ def test_the_velocities_of_places_on_a_map_are_kept(tmp_path: Path):
     near = table.assign(x=table.x * 1e-6 + table.sequence * 4e-3)
     data, far = (prepared(tmp_path, near.assign(x=near.x + place)) for place in (0.0, 52.5))
     assert data.sequences.features[2] == far.sequences.features[2] == "dx"
-    np.testing.assert_allclose(far.sequences.values[..., 2], data.sequences.values[..., 2], atol=1e-2)
+    np.testing.assert_allclose(far.sequences.values[..., 2], data.sequences.values[..., 2], atol=5e-2)
     assert "offsets" not in prepared(tmp_path, near.assign(x=near.x + 52.5), replace(PARAMS, velocity=False)).summary
 
 
