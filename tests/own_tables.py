@@ -132,3 +132,11 @@ def text_table(path: Path, delimiter: str, **columns: list[str]) -> Path:
     """The cells as they are, in quotes where they have to."""
     pd.DataFrame(columns).to_csv(path, index=False, sep=delimiter)
     return path
+
+
+def labelled_folder(folder: Path) -> Path:
+    """A folder for each of LABELS, with a file for each sequence of it."""
+    for number, label in enumerate(LABELS):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        clips([label], seed=number)[["f0", "f1"]].to_csv(folder / label / f"{number}.csv", index=False)
+    return folder
