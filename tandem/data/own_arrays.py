@@ -34,7 +34,10 @@ def from_arrays(arrays: Arrays, params: SequenceTable | OwnSequences, place: str
     if lengths.min() < 2 or lengths.max() > num_steps:
         wrong = lengths[(lengths < 2) | (lengths > num_steps)][0]
         raise ValueError(f"{place} returns the length {wrong}; accepted: 2 to {num_steps}, the number of steps")
-    ids = np.arange(num_sequences).astype(np.str_) if arrays.ids is None else read("ids").astype(np.str_)
+    ids = np.arange(num_sequences) if arrays.ids is None else read("ids")
+    if (without_id := is_missing(ids)).any():
+        raise ValueError(f"{place} returns no id for sequence {without_id.argmax()} (from 0) in `ids`; give it one")
+    ids = ids.astype(np.str_)
     if len(np.unique(ids)) < num_sequences:
         raise ValueError(f"{place} returns an id twice in `ids`; every sequence needs its own")
     features = names(arrays, "features", place) or tuple(f"x{index}" for index in range(num_features))
@@ -89,6 +92,8 @@ def checked_array(value: Any, place: str, name: str, kinds: str, sizes: dict[str
         array = np.asarray(value)
     except ValueError as error:  # a list of lists of different lengths
         raise ValueError(f"{place} returns {name} that are no array: {error}") from None
+    if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
+        array = np.asarray(value, dtype=object)  # NumPy made the text "nan" of a NaN among the texts of a list
     is_wrong = (required not in (None, size) for required, size in zip(sizes.values(), array.shape, strict=False))
     if array.ndim != len(sizes) or any(is_wrong):
         shape = ", ".join(f"{axis} = {size}" if size else axis for axis, size in sizes.items())
@@ -100,8 +105,19 @@ def checked_array(value: Any, place: str, name: str, kinds: str, sizes: dict[str
 
 
 def as_cells(array: np.ndarray) -> pa.Array:
-    """Numbers as numbers in the machine's byte order, everything else as text. Arrow's float16 has no functions."""
+    """Numbers as numbers in the machine's byte order, everything else as text; a missing value is an empty cell, as in
+    a table. Arrow's float16 has no functions.
+    """
     if array.dtype.kind not in "iuf":
-        return pa.array(array.astype(np.str_)).dictionary_encode()
+        return pa.array(array.astype(np.str_), mask=is_missing(array)).dictionary_encode()
     kind = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype.newbyteorder("=")
     return pa.array(array.astype(kind, copy=False))
+
+
+def is_missing(array: np.ndarray) -> np.ndarray:
+    """Whether a value is NaN, or None or another mark of a missing value."""
+    if array.dtype.kind != "O":
+        return array != array
+    import pandas  # takes 0.3 s, and numbers do not need it
+
+    return pandas.isna(array)

@@ -57,6 +57,12 @@ def is_same(first: Any, second: Any) -> bool:
     if is_frame(first):
         return is_frame(second) and bool(first.equals(second))
     return isinstance(second, Arrays) and all(
-        np.array_equal(np.asarray(left), np.asarray(right), equal_nan=np.asarray(left).dtype.kind == "f")
-        for left, right in zip(vars(first).values(), vars(second).values(), strict=True)
+        np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+        for left, right in zip(comparable(first), comparable(second), strict=True)
     )
+
+
+def comparable(arrays: Arrays) -> list[np.ndarray]:
+    """The fields as arrays; objects as text, because a NaN among them differs from itself."""
+    fields = map(np.asarray, vars(arrays).values())
+    return [array.astype(np.str_) if array.dtype.kind == "O" else array for array in fields]

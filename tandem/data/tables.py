@@ -283,8 +283,7 @@ def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[n
         texts = cells.cast(pa.string()).fill_null("")
         is_empty = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array([*MISSING, *table.na]))
         cells = pc.if_else(is_empty, empty, texts)
-    if cells.null_count:
-        raise_if_any(table, pc.is_null(cells).to_numpy(), f"column {column!r} is empty")
+    raise_if_any(table, pc.is_null(cells, nan_is_null=True).to_numpy(), f"column {column!r} is empty")
     if not pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_encode()
     chunks = [chunk for chunk in cells.unify_dictionaries().chunks if len(chunk)]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tandem.data.tables import find_table
@@ -107,6 +109,18 @@ def test_a_label_that_joins_two_labels_is_refused(tmp_path: Path):
     table = table.assign(label=table.label.replace({"class 0|class 1": "up|down"}))
     table.loc[table["sequence"] < 16, "label"] = "up|down"  # a name like any other
     assert "up|down" in prepared(tmp_path, table).sequences.classes
+
+
+def test_a_nan_among_numbers_that_name_classes_or_sequences_is_an_empty_cell(tmp_path: Path):
+    """Parquet has NaN as well as empty cells; pandas writes the latter, and others NaN."""
+    table, path = make_table(), tmp_path / "table.parquet"
+    columns: dict[str, Any] = {**table, "label": (table["sequence"] % 4).astype(float)}
+    for column in ("label", "sequence"):
+        numbers = columns[column].astype(float).to_numpy(copy=True)
+        numbers[12:18] = np.nan  # the third sequence
+        pq.write_table(pa.table({**columns, column: pa.array(numbers)}), path)
+        words = f"row 13: column {column!r} is empty (6 rows in all)"
+        sentence(lambda: prepare(path, PARAMS), words)
 
 
 def test_a_damaged_table_is_named(tmp_path: Path):

@@ -216,6 +216,18 @@ NUMBERS = "np.random.default_rng(seed).normal(size=(40, 6, 2))"
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, features=None, classes=None)", []),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, splits=['tset'] * 40)", ["val or test, found tset"]),
         (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a'] * 40)", ["returns an id twice"]),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, ids=['a', None] * 20)", ["no id for sequence 1 (from 0)"]),
+        *(
+            (f"return Arrays({NUMBERS}, {fields})", words)
+            for missing in ("None", "np.nan")
+            for fields, words in (
+                (f"['a', {missing}] * 20", ["sequence '1', step 0: column 'Arrays.labels' is empty"]),
+                (f"np.array(['a', {missing}] * 20, dtype=object)", ["column 'Arrays.labels' is empty"]),
+                (f"np.arange(40) % 2, groups=['a', {missing}] * 20", ["column 'Arrays.groups' is empty"]),
+                (f"np.arange(40) % 2, splits=['test', {missing}] * 20", ["sequence '1'", "found (empty)"]),
+            )
+        ),
+        (f"return Arrays({NUMBERS}, np.arange(40) % 2, groups=[1, np.nan] * 20)", ["'Arrays.groups' is empty"]),
         (f"return Arrays({NUMBERS}, np.zeros(40, dtype=int), splits=['train'] * 40)", ["no test rows"]),
         (
             "return Arrays(draw.normal(size=(40, 6, 2)), np.arange(40) % 2)",
@@ -317,6 +329,13 @@ def test_a_dataframe_is_read_like_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     assert first.summary["num_per_split"] == second.summary["num_per_split"] and not first.sequences.remarks
     with pytest.raises(ValueError, match="has `na`, and .* returns Arrays"):
         prepared_from(tmp_path, monkeypatch, Arrays([[[0.0]]], [0]), na=["gone"])
+
+
+@pytest.mark.parametrize("empty", ["None", "np.nan", "''"])
+def test_a_step_without_an_event_may_have_an_empty_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: str):
+    body = f"    return Arrays({NUMBERS}, np.array([{empty}, 'up', {empty}] * 80, dtype=object).reshape(40, 6))\n"
+    prepared = prepare(own_params(tmp_path, monkeypatch, ARRAYS + body), tmp_path, "class per step")
+    assert prepared.summary["num_per_class"]["train"] == {"none": 96, "up": 48}
 
 
 def test_events_as_text_and_as_class_numbers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
