@@ -23,7 +23,7 @@ from tandem.data.arrays import remarks_about_unseen, standardize
 from tandem.data.rows import GOES_BACK, MASK, NO_EVENT, OTHER_RATE, UNKNOWN
 from tandem.data.sequences import masked_of, read_sequences, without_velocities
 from tandem.data.tables import from_frame, read_table, split_column
-from tandem.data.windows import IN_NO_WINDOW
+from tandem.data.windows import IN_NO_WINDOW, sort_rows
 from tandem.params import parsing, schema
 from tandem.params.intervals import parse_interval
 from tandem.params.schema import NO_GROUPS
@@ -152,9 +152,10 @@ class Predictor:
         if not self.task.per_step:
             return values, NewInputs(mask, sequences.ids)
         # A network counts the rows of a sequence; users know the values of the table's own step column.
-        groups = table.groupby(table[columns.sequence].astype(str).str.strip())[columns.step]
-        by_sequence = {name: np.unique(part) for name, part in groups}
-        return values, NewInputs(mask, sequences.ids, [by_sequence[name] for name in sequences.ids])
+        keys = [columns.sequence, columns.step]
+        order = sort_rows(from_frame(unlabelled[keys], keys, rows.name, rows.na), columns).order
+        steps = table[columns.step].to_numpy()[order]
+        return values, NewInputs(mask, sequences.ids, np.split(steps, sequences.lengths.cumsum()[:-1]))
 
 
 def remarks_about_units(values: Tensor, features: Sequence[str]) -> list[str]:

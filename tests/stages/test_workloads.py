@@ -199,6 +199,22 @@ def test_logged_models_predict_from_raw_tables(kinds: Path, tmp_path: Path):
     assert list(predicted("spikes").columns) == ["sequence", "step", "predicted", "confidence"]
 
 
+def test_events_stand_at_their_steps_however_these_are_written(kinds: Path):
+    """As text, 100 comes before 20, and 0.5 s after a second, `00.5Z`, before it, `00Z`."""
+    predictor, table = Predictor(kinds / "results/runs/spikes/cpu/train/result/0", "best"), spikes()
+    expected = predictor.predict(table)
+    times = pd.to_datetime(table["frame"] * 50, unit="ms")
+    texts = [time.isoformat() + "Z" for time in times]
+    for written in (table["frame"].astype(str), " " + table["frame"].astype(float).astype(str), times, texts):
+        predicted = predictor.predict(table.assign(frame=written).sample(frac=1, random_state=0))
+        numbers = dict(zip(written, table["frame"], strict=True))
+        assert predicted.assign(step=predicted["step"].map(numbers)).equals(expected), predicted
+    table["id"] = table["id"].str[1:].astype(float)
+    assert predictor.predict(table)["step"].equals(expected["step"])
+    repeated = pd.concat([table, table])
+    assert predictor.predict(repeated)["step"].equals(expected["step"])
+
+
 def test_a_forecast_counts_its_inputs_that_are_not_in_the_table(kinds: Path):
     predictor, series = Predictor(kinds / "results/runs/waves/cpu/train/result/0", "last"), waves()
     predictor.learned["missing"] = "interpolate"
