@@ -7,13 +7,11 @@ A finished epoch is recorded and saved when the next one begins, or when the fun
 contains what the function does between two epochs, such as `scheduler.step(epoch.val_loss)`.
 """
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,7 @@ from tandem.tasks import Task
 from tandem.training.batches import Batch, Split, sequential_indices
 from tandem.training.execution import autocast
 from tandem.training.executor import OutOfMemory
-from tandem.training.random_draws import RandomDraws
+from tandem.training.random_draws import RandomDraws, seed_python_and_numpy
 from tandem.training.trainer import Epoch, Trainer
 
 REASON = "the workload's own training loop takes the steps"
@@ -63,7 +61,6 @@ class LoopTrainer(Trainer):
         first, *others = self.executor.advice
         self.executor.advice = [first, "lower train.batch_size", *others]
         self.loop, self.function = loop, loop.load()
-        self.seed = seed
         self.states: dict[str, Stateful] = {}  # what the function has registered
         self.restored: dict[str, Any] = {}  # the states of these objects in the checkpoint
         self.random_draws: RandomDraws | None = None  # of the current epoch
@@ -93,7 +90,6 @@ class LoopTrainer(Trainer):
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
-        seed_python_and_numpy(f"{self.seed} {self.epochs_done}")
         self.random_draws, self.num_taken = self.start_draws(), 0
 
     @property
@@ -293,9 +289,3 @@ def foreign_types(value: Any) -> set[str]:
         return {name for item in value for name in foreign_types(item)}
     is_plain = value is None or isinstance(value, Tensor) or type(value) in (bool, int, float, str)
     return set() if is_plain else {type(value).__name__}
-
-
-def seed_python_and_numpy(seed: str) -> None:
-    """Seed the generators of `random` and NumPy. Their states are not saved, because every epoch seeds them."""
-    random.seed(seed)
-    np.random.seed(random.getrandbits(32))

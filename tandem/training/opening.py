@@ -28,6 +28,7 @@ from tandem.training.custom_loop import LoopTrainer
 from tandem.training.execution import Execution, streamed
 from tandem.training.executor import Executor, OutOfMemory, advice_for, translate_oom
 from tandem.training.network_checks import check_outputs, small_batch_refusal
+from tandem.training.random_draws import seed_python_and_numpy
 from tandem.training.trainer import Trainer
 from tandem.training.trials import alternative
 from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers, threads_of_each
@@ -96,6 +97,7 @@ def make_trainer(
     targets, mask = (train.tensors[name][:2].to("cpu", copy=True) for name in ("targets", "mask"))
     check_loss(task, torch.zeros(shape.outputs(*mask.shape)), targets, mask, settings.label_smoothing)
     torch.manual_seed(seed)
+    seed_python_and_numpy(f"{seed}")
     model = models.build(settings.model, shape)
     if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
         fit_initial([train.tensors, val.tensors], **task.fit_initial_arguments)

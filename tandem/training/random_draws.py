@@ -11,9 +11,11 @@ al. 2017, arXiv:1706.00527.
 
 import hashlib
 import math
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -67,6 +69,12 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
     for tensor in tensors:
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def seed_python_and_numpy(seed: str) -> None:
+    """Seed the generators of `random` and NumPy. Their states are not saved, because every epoch seeds them."""
+    random.seed(seed)
+    np.random.seed(random.getrandbits(32))
 
 
 def draw_epoch(generator: Generator, split: Split, settings: Train, epoch: int) -> RandomDraws:

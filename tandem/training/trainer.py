@@ -24,7 +24,7 @@ from tandem.training.executor import Executor, advice_for
 from tandem.training.graph_steps import GraphSteps
 from tandem.training.inference import for_each_part, forward
 from tandem.training.optimizer import learning_rates, make_optimizer
-from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
+from tandem.training.random_draws import RandomDraws, draw_epoch, seed_python_and_numpy, sha256_of
 from tandem.training.saved_network import PREDICTION_BATCH
 from tandem.training.shares import own_rows, shares_of
 from tandem.training.step import Step, loss_of
@@ -81,7 +81,7 @@ class Trainer:
         self.norms = torch.full((self.steps_per_epoch,), math.nan, device=torch_device)
         self.graph_steps: GraphSteps | None = None
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed, self.generator = seed, torch.Generator().manual_seed(seed)
         self.digests: dict[str, str] = {}  # of the current epoch's random draws
         self.epochs_done = 0
         self.best_loss = float("inf")
@@ -115,6 +115,7 @@ class Trainer:
             return self.end_epoch(training, train_loss, float(self.epoch_rates[-1]), validation)
 
     def begin_epoch(self) -> None:
+        seed_python_and_numpy(f"{self.seed} {self.epochs_done}")  # a network of the workload's own may draw with them
         if self.device.is_accelerator:
             # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume must set it; so that an
             # uninterrupted training draws the same dropout, every epoch sets it, to its own state.

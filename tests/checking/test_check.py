@@ -107,7 +107,7 @@ PLANTED: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     "NotRepeatable": (
         "repeatability", "fail", ["the loss of epoch 1"],
         fault("found = Good.forward(self, values, mask)\n"
-              "        return found * float(np.random.rand()) if self.training else found"),
+              "        return found * float(np.random.default_rng().random()) if self.training else found"),
     ),
     "NotResumable": (
         "resume", "fail", ["the loss of epoch 2", "buffers"],

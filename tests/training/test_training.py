@@ -2,11 +2,14 @@
 tests/flows/test_pipeline.py; a GPU: test_gpu.py.
 """
 
+import random
 import re
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +20,8 @@ from tandem.runs.terminal import EPOCH_LINE, FIT_LINE, Progress
 from tandem.training.context import RunContext, choose_data_location
 from tandem.training.execution import open_device
 from tandem.training.network_checks import check_outputs, small_batch_refusal
+from tandem.training.opening import make_trainer
+from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, assert_same_bits, finish, identity, new_trainer
 
 
@@ -25,6 +30,37 @@ def test_two_runs_are_bitwise_identical_resident_or_streamed(data_location: str,
     resident = finish(new_trainer("cpu", "device", tmp_path))
     assert_same_bits(finish(new_trainer("cpu", data_location, tmp_path)), resident)
     assert resident[1][-1] < resident[1][0]
+
+
+def test_a_network_that_draws_with_numpy_or_python_follows_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its initial weights and its noise; a resumed training has the bits of an uninterrupted one."""
+
+    class Drawing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.from_numpy(np.random.normal(size=(4, 3))).float())
+
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            noise = np.random.rand() + random.random() if self.training else 1.0
+            return values.mean(1) @ (noise * self.weight)
+
+    monkeypatch.setattr("tandem.models.build", lambda *parts: Drawing())
+    plain = new_trainer("cpu", "device", tmp_path)
+    _, num_steps, num_features = plain.train_split.tensors["values"].shape
+    shape = Shape(num_features, 3, num_steps, per_step=False)
+
+    def trainer(seed: int) -> Trainer:
+        return make_trainer(plain.train_split, plain.val_split, SETTINGS, shape, plain.task, seed)
+
+    whole = finish(trainer(0))
+    assert_same_bits(finish(trainer(0)), whole)
+    assert finish(trainer(1))[1] != whole[1]
+    interrupted = trainer(0)
+    losses, state = [interrupted.train_epoch().train_loss], deepcopy(interrupted.state())
+    resumed = trainer(0)
+    resumed.restore(state)
+    weights, later_losses = finish(resumed)
+    assert_same_bits((weights, losses + later_losses), whole)
 
 
 def test_a_network_is_checked_with_copies_of_two_sequences_and_of_one(tmp_path: Path):
