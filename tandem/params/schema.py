@@ -295,12 +295,21 @@ Task: Any = str if TYPE_CHECKING or not TASKS else Literal[tuple(TASKS)]
 class Augment(Section):
     """Random changes to training sequences (tandem/training/random_draws.py): standard deviations, 0 turns one off."""
 
-    # The number of features that are mixed together, such as 2 for x and y of a point; it divides the number of
-    # features.
+    # The number of features that are mixed together, such as 2 for x and y of a point.
     coupled_features: Positive = 1
     mix: Real = 0.0  # of each entry added to the identity matrix that maps coupled features
     shift: Real = 0.0  # of a constant added to each coordinate, in training standard deviations
     warp: Real = 0.0  # of the relative change of speed within a sequence
+
+    def check_features(self, num: int) -> None:
+        """Raises ValueError unless `coupled_features` divides the number of features, without velocities: a coordinate
+        would be mixed with the velocity of another one.
+        """
+        if (self.mix or self.shift or self.warp) and num % self.coupled_features:
+            raise ValueError(
+                f"train.augment.coupled_features is {self.coupled_features}; it must divide {num}, the number of "
+                "features without velocities"
+            )
 
 
 # Settings of Tandem's own steps, with the values that they must have if a loop of the workload's own takes the steps.
@@ -484,6 +493,8 @@ class Workload(Section):
         if getattr(self.preprocess, "categories", ()) or getattr(self.preprocess, "missing", "") == "mask":
             why = "because preprocess adds columns of 0 and 1, which would be mixed with measured ones"
             require("train.augment.coupled_features", train.augment.coupled_features, (1,), why)
+        if columns := self.preprocess.columns:  # Arrays have none, and are checked in the first step
+            train.augment.check_features(len(columns.features) + hasattr(columns, "target"))
         if not attributes.smooths_labels:
             require("train.label_smoothing", train.label_smoothing, (0,), f"for {task}, whose loss has no labels")
         return self

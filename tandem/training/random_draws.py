@@ -113,12 +113,12 @@ def augmented(values: Tensor, mask: Tensor, numbers: Tensor, config: Augment, nu
     """values (B, T, F), mask (B, T), numbers (B, k) -> (B, T, F); padding stays zero.
 
     All groups of coupled features are changed alike. The last `num_velocities` features are differences: a shift does
-    not change them, and a warp scales them by the speed. Raises ValueError if `coupled_features` does not divide F.
+    not change them, and a warp scales them by the speed. Raises ValueError if `coupled_features` does not divide the
+    number of the other features.
     """
     num_sequences, num_steps, num_features = values.shape
     group = config.coupled_features
-    if num_features % group:
-        raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
+    config.check_features(num_features - num_velocities)
     matrix, offset, speed = numbers.split([group**2, group, NUM_WARPS], dim=1)
     if config.warp:
         values = warp_time(values, mask, config.warp * speed, num_velocities)

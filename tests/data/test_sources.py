@@ -259,6 +259,7 @@ def own_params(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, **cha
     (package_dir / "source.py").write_text(source)
     monkeypatch.setattr("tandem.parts.workload_dir", lambda workload: package_dir)
     block = YAML(typ="safe").load(TINY)["tiny"]
+    block["train"]["augment"]["coupled_features"] = 1  # for any number of features
     block["preprocess"] = {"source": "source.py:read", "split": {"train": 0.6, "val": 0.2, "test": 0.2}, **changes}
     params = parse_workload("tiny", block).preprocess
     monkeypatch.syspath_prepend(str(folder))

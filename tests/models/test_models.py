@@ -265,10 +265,16 @@ def test_augmentation_changes_all_groups_alike_and_only_velocities_by_the_speed(
 
 
 def test_a_group_that_does_not_divide_the_features_is_refused():
+    """Of three features with velocities, two of each would mix z with the velocity of x."""
     values, mask, _ = batch("classify")
     config = Augment(coupled_features=3, mix=0.1, shift=0.0, warp=0.0)
-    with pytest.raises(ValueError, match="coupled_features .* got 3 and 4"):
-        augmented(values, mask, draw_augmentation(torch.Generator(), len(values), config), config)
+    draws = draw_augmentation(torch.Generator(), len(values), config)
+    with pytest.raises(ValueError, match="coupled_features is 3; it must divide 4, the number of"):
+        augmented(values, mask, draws, config)
+    values, config = torch.cat([values, values[..., :2]], dim=2), replace(config, coupled_features=2)
+    draws = draw_augmentation(torch.Generator(), len(values), config)
+    with pytest.raises(ValueError, match="coupled_features is 2; it must divide 3, the number"):
+        augmented(values, mask, draws, config, num_velocities=3)
 
 
 @pytest.mark.gpu

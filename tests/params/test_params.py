@@ -215,6 +215,7 @@ def test_a_setting_that_contradicts_the_task_is_refused():
         ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
         ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
         ("pen", {"preprocess.missing": "mask"}, "coupled_features is 2; it must be 1 because preprocess adds"),
+        ("pen", {"preprocess.columns.features": ["x", "y", "z"]}, "coupled_features is 2; it must divide 3"),
         ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
         ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; accepted: a whole number from 1 on"),
         ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
