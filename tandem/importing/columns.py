@@ -27,6 +27,7 @@ Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps
 
 DAY_SECONDS = 86400
 FAR_FEWER = 4  # times fewer stretches of equal labels than by chance
+CODE = r"\d{3,}[A-Z]{1,2}"  # such as 85123A, beside others without a letter
 MOST_KEPT = 20  # arrays of a number for each row
 FEW = 1000  # rows that are looked at before all are
 MANY_COUNTS = 20  # the highest of whole numbers that are rather counts than codes
@@ -276,12 +277,13 @@ def day_comes_first(dates: pd.Series) -> bool | None:
 def kind_of(cells: pd.Series) -> str:
     if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # fast: a table may have thousands
         numbers = cells.to_numpy()
+        numbers = numbers if cells.dtype.kind in "iu" else numbers[~np.isinf(numbers)]
         if cells.dtype.kind in "iu" and len(numbers):
             return "whole"
         if (numbers[:FEW] % 1 > 0).any():
             return "number"
         numbers = numbers[~np.isnan(numbers)]
-        return "other" if not len(numbers) else "whole" if (numbers[~np.isinf(numbers)] % 1 == 0).all() else "number"
+        return "other" if not len(numbers) else "whole" if (numbers % 1 == 0).all() else "number"
     cells = cells.dropna()
     if cells.empty or not pd.api.types.is_hashable(cells.iloc[0]):
         return "other"
@@ -297,6 +299,9 @@ def kind_of(cells: pd.Series) -> str:
         if share(counts, lambda cell: first_day(cell.strip(), PERIOD_FORMS) is not None) > 0.5:
             return "time"  # months, quarters, weeks
         numbers = pd.to_numeric(np.array([*counts], dtype=object), errors="coerce")
+        words = [cell for cell, number in zip(counts, numbers, strict=True) if np.isnan(number)]
+        if 2 * len([word for word in words if re.fullmatch(CODE, word)]) > len(words) > 1:
+            return "text"
         if (~np.isnan(numbers)) @ [*counts.values()] <= 0.5 * counts.total():
             return "odd" if is_odd(counts, str(cells.name)) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
@@ -411,9 +416,11 @@ def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
     """How to number the rows if several may have one time, as events of one day do; empty for steps of numbers, which
     repeat if two sequences have one id.
     """
-    if columns.kinds[step] != "time" or sequence == NO_GROUPS:
+    is_clock = columns.kinds[step] == "whole" and columns.numbers(step).min() > 1e8  # seconds since 1970
+    if not (columns.kinds[step] == "time" or is_clock) or sequence == NO_GROUPS:
         return ""
-    sort = f"table.sort_values({step!r}, kind='stable', key=pandas.to_datetime)"
+    key = "pandas.to_numeric" if is_clock else "pandas.to_datetime"
+    sort = f"table.sort_values({step!r}, kind='stable', key={key})"
     return (
         f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
         f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row{advice_on_events(columns, step)}"

@@ -106,14 +106,16 @@ def columns_of_folders(
     parts = [name.split("/")[:-1] for name in ids]
     if len({len(part) for part in parts}) > 1:
         raise ValueError(f"{folder} has files in folders of different depths ({ids[0]}); put all at one depth")
-    columns, levels = dict[str, list[str]](), list[list[str]]()
+    columns, levels, places = dict[str, list[str]](), list[list[str]](), list[int]()
     pieces = dict(enumerate((pattern or "").split("/")[:-1]))
-    unnamed = [part for place, part in enumerate(zip(*parts, strict=True)) if "{" not in pieces.get(place, "")]
-    for level in ([*level] for level in unnamed if len(set(level)) > 1):
+    for place, level in enumerate(map(list, zip(*parts, strict=True))):
+        if "{" in pieces.get(place, "") or len(set(level)) == 1:
+            continue
         if all(name.lower() in SPLIT_WORDS for name in level):
             columns.setdefault(SPLIT_COLUMN, [SPLIT_WORDS[name.lower()] for name in level])
         else:
             levels.append(level)
+            places.append(place)
     # The last level is the label, unless only its names are numbered (s01); people are none, nor clip1 with one file.
     by_word = [number for number, level in enumerate(levels) if not all(re.fullmatch(NUMBERED, name) for name in level)]
     likely = by_word or [number for number, level in enumerate(levels) if not are_people(level)]
@@ -126,11 +128,12 @@ def columns_of_folders(
         for name, of_folder in zip(ids, levels[label], strict=True):
             first_words.setdefault(of_folder, set()).add(re.split(r"[\d\W_]", name.rsplit("/", 1)[-1])[0])
         first, *others = first_words.values()
+        above, below = "*/" * places[label], "*/" * (len(parts[0]) - places[label] - 1)
         if first != {""} and all(words == first for words in others):
             raise CommandError(
                 f"the files of each folder in {folder} are called alike ({shortened(sorted(first))}), so "
-                f"the folders or these words may be the labels; give --pattern '{{label}}/*' or --pattern "
-                f"'{{person}}/{of_names[0].replace('{person}', '{part}')}'",
+                f"the folders or these words may be the labels; give --pattern '{above}{{label}}/{below}*' or "
+                f"--pattern '{above}{{person}}/{below}{of_names[0].replace('{person}', '{part}')}'",
                 NO_ANSWER,
             )
     for number, level in enumerate(levels):

@@ -36,7 +36,7 @@ from tandem.importing.text_format import check_no_blocks, first_bytes
 from tandem.terminal.command import NO_ANSWER, CommandError, WrongArgument
 
 MOST_COORDINATES = 4
-MOST_SHOWN = 12  # files in a command
+MOST_SHOWN, LONGEST = 12, 1000  # files in a command, and letters
 
 
 def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]) -> Source:
@@ -120,7 +120,8 @@ def open_folder(folder: Path, candidates: list[Path], options: Mapping[str, Any]
             are_plain = all(re.fullmatch(r"[\w/.-]*\w/[\w.-]+", str(path)) for path in paths)
             if len(paths) > MOST_SHOWN and not other_forms and are_plain:
                 shown = f"$(ls -v {form})"  # in the order of their numbers
-            command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
+            if len(shown) < LONGEST:
+                command = f"awk 'NR == FNR || FNR > {reader.form.num_skipped}' {shown}"
         codes = reader.names_of_codes(that_change=bool(patterns))
         codes = list(dict.fromkeys([*named_like(LABEL_NAMES, codes), *codes]))
         if flags := [f"--label {shlex.quote(name)}" for name in codes[:3]]:

@@ -271,7 +271,8 @@ def find_task(columns: TableColumns, sequence: str, step: str, label: str) -> Ch
     if mistake := repeats_of(columns, sequence, step):  # the label may change because two sequences have one id
         raise ValueError(mistake)
     share, name = (events == usual).mean(), shlex.quote(label)
-    why = f"{columns.name}: {label!r} changes within a sequence ({sequence!r})"
+    where = "from row to row" if sequence == NO_GROUPS else f"within a sequence ({sequence!r})"
+    why = f"{columns.name}: {label!r} changes {where}"
     stretches, _ = stretches_of(columns, sequence, step, label)
     labelled = stretches[stretches["label"] != ""]
     lengths, can_be_cut = labelled["length"], (labelled.groupby("recording")["label"].nunique() > 1).any()

@@ -29,6 +29,8 @@ from tandem.params.schema import NO_GROUPS
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import nearest
 
+MOST_LETTERS = 40  # of a cell in a sentence
+
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     """The section `preprocess` of params.yaml for the file `table`."""
@@ -74,6 +76,12 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
 
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
+    if (texts := columns.of_kind("text")) and not columns.of_kind("whole", "number", "flag", "time", "odd"):
+        cell = str(columns.frame[texts[0]].iloc[0])[:MOST_LETTERS]
+        raise ValueError(
+            f"{columns.shown} holds words and no numbers, such as {cell!r}, and Tandem learns from numbers; a source "
+            "of your own can make numbers of words (docs/components.md)"
+        )
     known_choices = shape_choices
     usable = columns.of_kind("whole", "number", "flag", "time", "text", "odd")
     options = with_own_names(options, usable)

@@ -56,20 +56,25 @@ OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of t
 
 def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str, Any], is_cut: bool) -> None:
     """`is_cut`: windows are cut of the table's recordings."""
-    if "label" in options and "sequence" not in options and not (columns.of_kind("time") or find_ids(columns)):
-        single, candidates = columns.as_one_recording(), columns.of_kind("whole", "number", exclude=[options["label"]])
-        for step, _ in islice(find_steps(single, NO_GROUPS, candidates), 1):
-            check_not_a_number_per_step(single, NO_GROUPS, step, options["label"], options.get("task"))
     named_so = [options[key] for key in OF_SEQUENCES if key in options]
     named_so += [*options.get("features", ()), *columns_of(options.get("categories", ()))]
+    if "label" in options and "sequence" not in options and not is_cut and {*find_ids(columns)} <= {*named_so}:
+        single, numbers = columns.as_one_recording(), ("time", "whole", "number")
+        candidates = [options["step"]] if "step" in options else columns.of_kind(*numbers, exclude=[options["label"]])
+        for step, _ in islice(find_steps(single, NO_GROUPS, candidates), 1):
+            check_not_a_number_per_step(single, NO_GROUPS, step, options["label"], options.get("task"))
+            try:
+                find_task(single, NO_GROUPS, step, options["label"])
+            except ValueError as error:  # how each row may have a label of its own
+                raise ValueError(f"{error}; {NO_ORDER}") from None
     sequence = choose("sequence", lambda: find_sequence(columns, named_so))
     if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
         # A day's hours or a year's months are rarely a sequence.
         several = "" if columns.is_converted else advice_on_several_series(columns, of_text=True)
         if advice := advice_on_times(columns) or several:
-            raise ValueError(
-                f"{columns.name}: {advice}; or give --sequence {shlex.quote(sequence)} if each is a sequence"
-            )
+            others = [name for name in find_ids(columns) if columns.kinds[name] == "text" and name not in named_so]
+            flags = " or ".join(f"--sequence {shlex.quote(name)}" for name in [*others[:1], sequence])
+            raise ValueError(f"{columns.name}: {advice}; or give {flags} if each is a sequence")
     if sequence != NO_GROUPS and not columns.frame[sequence].duplicated().any():
         raise ValueError(
             f"{columns.name}: {sequence!r} has another value in every row, so no sequence has a second step; name a "

@@ -50,6 +50,7 @@ EVENTS_VARY = 2.0  # the upper quartile of the distances of events, relative to 
 HOUR = DAY // 24
 PARTS_OF_TIMES = dict(year=(1900, 2100), month=(1, 12), day=(1, 31), hour=(0, 23), minute=(0, 59), second=(0, 59))
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
+PARTS_OF_DAYS = (24, 48, 96, 144, 288, 1440)  # of so many numbers, each stands for an equal part of a day
 MAX_HORIZON = 60
 MAX_PAST = 0.6  # of the training time, in a window and its horizon: the rest makes windows
 USUAL_PAST = 24  # steps of a window without a season
@@ -144,12 +145,17 @@ def advice_on_times(columns: TableColumns) -> str:
     if ways := [way for way in ways if not (are_joined and "join them with the dates" in way)]:
         return ways[0]
     days = [name for name in columns.of_kind("time") if (columns.numbers(name).dropna() % DAY_SECONDS == 0).all()]
-    for hour in named_like(["hour", "hr", "hours"], columns.of_kind("whole")) if days else ():
-        if columns.numbers(hour).between(0, 24).all():
-            hours = f"pandas.to_timedelta(pandas.to_numeric(table[{hour!r}]), unit='h')"
-            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {hours}"
-            drop = f"table = table.drop(columns=[{days[0]!r}, {hour!r}])"
-            return f"{days[0]!r} and {hour!r} are parts of a time; join them: {code}; {drop}"
+    hours = named_like(["hour", "hr", "hours"], columns.of_kind("whole"))
+    for part in columns.of_kind("whole") if days else ():
+        numbers, num = columns.numbers(part), columns.num_distinct(part)
+        low, is_hour = int(numbers.min()), part in hours and numbers.between(0, 24).all()
+        if is_hour or (num in PARTS_OF_DAYS and numbers.max() - low == num - 1 and low in (0, 1)):
+            minutes = 60 if is_hour else 24 * 60 // num
+            count = f"pandas.to_numeric(table[{part!r}])" + " - 1" * (low == 1 and not is_hour)
+            offset = f"pandas.to_timedelta(({count}) * {minutes}, unit='min')"
+            code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {offset}"
+            drop = f"table = table.drop(columns=[{days[0]!r}, {part!r}])"
+            return f"{days[0]!r} and {part!r} are parts of a time; join them: {code}; {drop}"
     first = [name for name in [*columns.kinds][:1] if columns.kinds[name] == "number"]  # in any language
     clocks = [*named_like(TIME_NAMES, columns.of_kind("whole", "number")), *first]
     return next(filter(None, (columns.advice_on_clock(name) for name in clocks if not columns.repeats(name))), "")
@@ -258,7 +264,8 @@ def find_target(columns: TableColumns, numeric: list[str], time: str, stamps: np
         labels = [*columns.of_kind("text"), *flags, *codes]
         single = columns.as_one_recording()
         stretches = {name: stretches_of(single, NO_GROUPS, time, name)[0] for name in labels}
-        labels = [name for name in labels if are_recorded(stretches[name], is_series=True, is_requested=False)]
+        named = [name for name in named_like(LABEL_NAMES[:3], labels) if columns.num_distinct(name) <= MOST_CLASSES]
+        labels = [name for name in labels if name in named or are_recorded(stretches[name], True, False)]
         flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
         windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
         wells = [name for name in numeric if re.fullmatch(WELL, name)]

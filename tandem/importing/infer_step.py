@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tandem.importing.columns import FEW, Choice, TableColumns, named_like, shortened
+from tandem.importing.columns import FEW, Choice, TableColumns, is_id, named_like, shortened
 from tandem.importing.names import COUNTING_NAMES, STEP_NAMES
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -49,7 +49,7 @@ def find_steps(columns: TableColumns, sequence: str, candidates: Sequence[str] |
         if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
             if column in names:
                 yield column, INCREASES
-            else:
+            elif not is_id(column):
                 unnamed.append(column)
         elif column in names and not columns.frame.duplicated([sequence, column]).any():
             yield column, "by its name; no value repeats within a sequence"

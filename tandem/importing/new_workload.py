@@ -224,7 +224,8 @@ def with_way_out(message: str, path: Path, options: Mapping[str, Any]) -> str:
         new = "newer" if path.name == "new" or Path("new").exists() else "new"
         copy = f"cp -r {shlex.quote(str(path))} {new} && find {new} -type f -exec sed -i {command[1]} {{}} +"
         return message.replace(command[0], f"{copy} writes all files, into the folder {new},")
-    if (match := re.search(NO_NUMBER, message)) and not re.fullmatch(TIME_OF_DAY, match[1]):
+    match = re.search(NO_NUMBER, message)
+    if match and not re.fullmatch(TIME_OF_DAY, match[1]) and match[1] not in options.get("na", ()):
         words = words_of_numbers(message, match[1], path, options)
         cells = shlex.quote(",".join([*options.get("na", ()), *words]))
         meaning = "they mean" if words[1:] else f"{match[1]} means"

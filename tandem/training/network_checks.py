@@ -14,6 +14,7 @@ from tandem.devices.memory import is_out_of_memory, shorten
 from tandem.models import Shape
 from tandem.params.schema import Train
 from tandem.training.batches import Split
+from tandem.training.random_draws import seed_python_and_numpy
 
 NUM_COMPARED = 32  # sequences
 SAVED_ROUNDING = 1e-3  # of the largest output: kernels sum in another order
@@ -31,6 +32,7 @@ def check_state(model: nn.Module, split: Split, shape: Shape, settings: Train) -
         saved.load_state_dict(model.state_dict())
         for network in (model, saved):
             torch.manual_seed(0)  # both draw the same, if they draw
+            seed_python_and_numpy("0")
             with torch.no_grad():
                 outputs.append(network.eval()(values.clone(), mask.clone()).float())
     finally:

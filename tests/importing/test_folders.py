@@ -383,3 +383,14 @@ def test_names_of_numbers_in_each_folder_are_no_question(tmp_path: Path):
     )
     plan = planned(folder)
     assert plan.summary["classes"] == ["0.push", "1.swipe", "2.twist"] and "share a part" not in reasons(plan)["groups"]
+
+
+def test_offered_patterns_fit_files_in_folders_of_folders(tmp_path: Path):
+    """As of RealWorld: proband1/data/acc_walking_csv/acc_walking_chest.csv."""
+    folder = write_files(
+        tmp_path / "mine",
+        lambda number: f"p{number // 6}/data/acc_{LABELS[number]}/acc_{LABELS[number]}_{number % 6 // 3}st.csv",
+    )
+    patterns = re.findall(r"--pattern '(\S+)'", question(folder))
+    assert planned(folder, "--pattern", patterns[0]).workload.task == "classify"
+    assert "does not fit" not in refusal(folder, "--pattern", patterns[1])  # the folders are no people here

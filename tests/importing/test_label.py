@@ -154,9 +154,15 @@ def test_people_are_no_label_without_a_question(tmp_path: Path, cells: Any):
     refusals.question(lambda: planned(path), *words)
 
 
-def test_a_label_of_a_series_is_refused_with_what_to_name(tmp_path: Path):
-    table = saved(series(kind="a"), tmp_path / "t.csv")
-    assert "nothing tells sequences apart ('time' has 300 times in 300 rows)" in refusal(table, "--label", "value")
+@pytest.mark.parametrize("label", ["value", "storm"])
+def test_a_label_of_each_row_of_a_series_gets_the_code_that_cuts_windows(tmp_path: Path, label: str):
+    """As days with ozone, in the table that a forecast would need: no option named led on."""
+    table = series(kind="a").assign(storm=np.random.default_rng(0).integers(0, 2, 300))
+    message = refusal(saved(table, tmp_path / "t.csv"), "--label", label)
+    path, options = rewritten(message, tmp_path)
+    plan = planned(path, *options)
+    assert plan.workload.task == ("regress" if label == "value" else "classify")
+    assert plan.summary["num_sequences"] == 10 and plan.workload.preprocess.columns.label == label
 
 
 @ENDINGS

@@ -481,3 +481,56 @@ def test_words_that_say_of_what_kind_mixed_rows_are_tell_no_sequences_apart(tmp_
     assert "no column that tells sequences apart" in message and "are no steps" in message
     timed = clips(LABELS).rename(columns={"clip": "what"}).sort_values("frame")  # with times, the word tells them apart
     assert planned(saved(timed, tmp_path / "t.csv")).workload.preprocess.columns.sequence == "what"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_count_of_the_parts_of_each_day_is_joined_with_the_date(tmp_path: Path, first: int):
+    """As the settlement periods of a grid: each day was a sequence, and whether it is a holiday the label."""
+    times = pd.Series(pd.date_range("2024-01-01", periods=960, freq="30min"))
+    load = np.random.default_rng(0).normal(size=960).cumsum().round(3)
+    table = pd.DataFrame({"day": times.dt.strftime("%Y-%m-%d"), "period": np.arange(960) % 48 + first, "load": load})
+    message = refusals.sentence(partial(planned, saved(table.assign(free=times.dt.day % 7 == 0), tmp_path / "t.csv")))
+    assert "are parts of a time" in message and "or give --sequence day if each is a sequence" in message
+    path, _ = rewritten(message, tmp_path)
+    expected = saved(pd.DataFrame({"time": times, "load": load}), tmp_path / "plain.csv")
+    plans = planned(path, "--target", "load"), planned(expected)
+    assert plans[0].workload.preprocess.interval == plans[1].workload.preprocess.interval == "30min"
+
+
+@pytest.mark.filterwarnings("ignore:Could not infer format")
+def test_sums_of_a_year_are_no_features_of_its_months(tmp_path: Path):
+    """As of India's rain: the sum of the year told the months that are forecast."""
+    rain = pd.DataFrame(np.random.default_rng(0).gamma(2, 50, (40, 12)).round(1), columns=[*MONTHS.split()])
+    rain.insert(0, "YEAR", range(1901, 1941))
+    rain["ANNUAL"], rain["Jun-Sep"] = rain[MONTHS.split()].sum(axis=1), rain[["JUN", "JUL", "AUG", "SEP"]].sum(axis=1)
+    message = refusals.sentence(partial(planned, saved(rain, tmp_path / "t.csv")), "has a column for each time")
+    plan = planned(rewritten(message, tmp_path)[0])
+    assert (plan.workload.task, plan.workload.preprocess.columns.features) == ("forecast", ())
+
+
+MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC"
+
+
+def test_text_alone_is_said_to_be_unread_at_once(tmp_path: Path):
+    table = pd.DataFrame({"review": ["a fine film"] * 30 + ["a dull one"] * 30, "sentiment": ["+", "-"] * 30})
+    refusals.sentence(partial(planned, saved(table, tmp_path / "t.csv")), "'a fine film'", "a source of your own")
+
+
+def test_an_option_that_was_given_is_not_offered_again(tmp_path: Path):
+    table = clips(LABELS).astype({"f0": str})
+    table.loc[3, "f0"] = "none at all"
+    path = saved(table, tmp_path / "t.csv")
+    assert "--na=" in refusals.sentence(partial(planned, path))
+    codes = clips(LABELS).assign(
+        code=[f"{85000 + row % 40}{'AB'[row % 2] * (row % 5 == 0)}" for row in range(len(table))]
+    )
+    assert planned(saved(codes, path)).workload.preprocess.columns.features == ("f0", "f1")  # 85010A is no number
+
+
+def test_a_row_for_each_drive_and_day_may_be_sequences_of_drives(tmp_path: Path):
+    """As of Backblaze: a day was offered as a sequence, and a drive was not."""
+    days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
+    rows = [(day, f"Z30{drive}", drive + step / 9) for step, day in enumerate(days) for drive in range(30)]
+    table = pd.DataFrame(rows, columns=["date", "serial_number", "smart_1"])
+    message = refusals.sentence(partial(planned, saved(table, tmp_path / "t.csv")))
+    assert "or give --sequence serial_number or --sequence date if each is a sequence" in message
