@@ -114,7 +114,9 @@ def rewritten(said: str, folder: Path) -> tuple[Path, list[str]]:
     """The table that the code of a refusal makes, and the options that it then gives."""
     before, _, rest = said.partition(" (before it: import pandas; ")
     read, write = rest.removesuffix(")").split("; after it: ")
-    match = re.search(r"(table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the|rows that) .*)?$", before)
+    match = re.search(
+        r"(table(?:\[.*?\])? = .*?)(?:; (?:and|then) give (--.*?))?(?:; (?:or|the|rows that) .*)?$", before
+    )
     assert match, before
     write = re.sub(r"'newe?r?\.csv'", repr(str(folder / "new.csv")), write)
     exec(f"import pandas; {read}; {match[1]}; {write}")  # noqa: S102

@@ -76,7 +76,8 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], shape_choice
 
     Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
-    if (texts := columns.of_kind("text")) and not columns.of_kind("whole", "number", "flag", "time", "odd"):
+    texts = columns.of_kind("text")
+    if len(texts) > 1 and not columns.of_kind("whole", "number", "flag", "time", "odd"):
         cell = str(columns.frame[texts[0]].iloc[0])[:MOST_LETTERS]
         raise ValueError(
             f"{columns.shown} holds words and no numbers, such as {cell!r}, and Tandem learns from numbers; a source "

@@ -71,8 +71,9 @@ def infer_sequences(columns: TableColumns, choose: Choose, options: Mapping[str,
     if "sequence" not in options and (columns.kinds.get(sequence) == "time" or named_like(CALENDAR_NAMES, [sequence])):
         # A day's hours or a year's months are rarely a sequence.
         several = "" if columns.is_converted else advice_on_several_series(columns, of_text=True)
-        if advice := advice_on_times(columns) or several:
-            others = [name for name in find_ids(columns) if columns.kinds[name] == "text" and name not in named_so]
+        of_times = advice_on_times(columns)
+        if advice := of_times or several:
+            others = [] if of_times else [name for name in find_ids(columns) if columns.kinds[name] == "text"]
             flags = " or ".join(f"--sequence {shlex.quote(name)}" for name in [*others[:1], sequence])
             raise ValueError(f"{columns.name}: {advice}; or give {flags} if each is a sequence")
     if sequence != NO_GROUPS and not columns.frame[sequence].duplicated().any():

@@ -151,8 +151,9 @@ def advice_on_times(columns: TableColumns) -> str:
         low, is_hour = int(numbers.min()), part in hours and numbers.between(0, 24).all()
         if is_hour or (num in PARTS_OF_DAYS and numbers.max() - low == num - 1 and low in (0, 1)):
             minutes = 60 if is_hour else 24 * 60 // num
-            count = f"pandas.to_numeric(table[{part!r}])" + " - 1" * (low == 1 and not is_hour)
-            offset = f"pandas.to_timedelta(({count}) * {minutes}, unit='min')"
+            count = f"pandas.to_numeric(table[{part!r}])"
+            count = count if is_hour or low == 0 else f"({count} - 1)"
+            offset = f"pandas.to_timedelta({count} * {minutes}, unit='min')"
             code = f"table['time'] = pandas.to_datetime(table[{days[0]!r}]) + {offset}"
             drop = f"table = table.drop(columns=[{days[0]!r}, {part!r}])"
             return f"{days[0]!r} and {part!r} are parts of a time; join them: {code}; {drop}"

@@ -172,9 +172,10 @@ def check_not_a_column_per_time(columns: TableColumns) -> None:
     are_dates = len(names) > len(dates) > len(names) / 2
     for times, is_so in ((dates, are_dates), (clocks, days), (months, years and len(months) == 12)):
         if is_so and len(times) >= wide.FEWEST_STEPS:
-            kept = [name for name in names if name not in times and columns.kinds.get(name) not in wide.NUMERIC]
-            kept += years if times is months else []  # other numbers, such as the year's sum, are none of a time
-            rows = f"melt({kept!r}, {times!r}, var_name='time')"
+            others = [name for name in names if name not in times]
+            dropped = [name for name in others if columns.kinds.get(name) in wide.NUMERIC and name not in years]
+            kept = [name for name in others if name not in dropped]  # the sum of a year is no feature of its months
+            rows = f"drop(columns={dropped!r})." * bool(dropped) + f"melt({kept!r}, var_name='time')"
             if times is dates:
                 code = f"of the first series: table = table.iloc[[0]].{rows}"
             else:
