@@ -3,12 +3,11 @@
 A side is one training, or several with different seeds: {seed: the rows of its predictions.csv}. Both sides are scored
 on the same test split, so everything is paired.
 
-With three or more seeds in common, the interval is over the differences per seed: predictions of one sequence by
-several seeds are not independent, so they are never pooled. With fewer seeds it is over the sequences or windows of the
-test split, and describes these trained models only. With two seeds, a sequence counts once, with the mean over both.
-
-If the sequences have groups (tandem/tasks/groups.py), the interval is over the groups, for any number of seeds, and
-with three or more seeds over both. With too few groups there is none, and the comparison decides nothing.
+The interval is over the cases of the test split: its sequences or windows, or their groups if they have some
+(tandem/tasks/groups.py), and with three or more seeds in common over the seeds too. Predictions of one sequence by
+several seeds are not independent, so they are never pooled: a sequence counts once, with the mean over its seeds. With
+fewer seeds the interval describes these trained models only. With too few cases there is none, and the comparison
+decides nothing.
 
 "No difference" is claimed only if the whole 95% interval lies inside a margin (two one-sided tests at 2.5% each:
 Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
@@ -24,18 +23,13 @@ import numpy as np
 from tandem.comparing.paired_tests import (
     MIN_SEEDS,
     Measure,
-    Pairs,
     TestResult,
-    by_groups,
-    by_mcnemar,
-    over_seeds,
-    resample_blocks,
-    resample_sequences,
+    compare_units,
+    no_interval,
 )
 from tandem.comparing.units import (
     Rows,
     groups_of,
-    macro_f1,
     names_in_first,
     read_classes,
     read_classified,
@@ -45,7 +39,8 @@ from tandem.comparing.units import (
     read_scores,
     sorted_names,
 )
-from tandem.tasks.groups import COLUMN
+from tandem.tasks.groups import COLUMN, Groups
+from tandem.tasks.scores import macro_f1_of_sums
 
 MIN_SEEDS_OF_MARGIN = 5
 MARGIN_DEVIATIONS = 2.0
@@ -191,23 +186,26 @@ def difference(
     unit_scores = measure.read(runs)
     places = [(list(first).index(seed), len(first) + list(second).index(other_seed)) for seed, other_seed in seed_pairs]
     first_units, second_units = (unit_scores[list(indices)] for indices in zip(*places, strict=True))
-    pairs = Pairs(first_units, second_units, measure)
-    groups = groups_of(runs, measure.order(runs)) if has_groups else None
+    num_units, groups = unit_scores.shape[1], None
     if has_groups:
-        result = by_groups(pairs, groups) if groups else TestResult(None, None, None, None, NO_COLUMN)
+        cases = groups = groups_of(runs, measure.order(runs))
+    elif measure.unit == "windows":
+        cases = Groups.of_neighbours(num_units, horizon=len(runs[0]) // num_units)
     else:
-        result = over_seeds(pairs) if len(seed_pairs) >= MIN_SEEDS else measure.test(pairs)
+        cases = Groups.of_each(num_units)
+    result = compare_units(first_units, second_units, measure, cases) if cases else no_interval(NO_COLUMN)
+    scores = [[measure.score_of(run_units) for run_units in side] for side in (first_units, second_units)]
     return Difference(
         **vars(result),
         measure=measure.name,
         is_larger_better=measure.is_larger_better,
-        first={seed: measure.score(run_units) for (seed, _), run_units in zip(seed_pairs, first_units, strict=True)},
-        second={seed: measure.score(run_units) for (_, seed), run_units in zip(seed_pairs, second_units, strict=True)},
+        first={seed: score for (seed, _), score in zip(seed_pairs, scores[0], strict=True)},
+        second={seed: score for (_, seed), score in zip(seed_pairs, scores[1], strict=True)},
         unit=measure.unit,
-        num_units=unit_scores.shape[1],
+        num_units=num_units,
         groups=str(groups) if groups else "",
         is_equal=bool((first_units == second_units).all()),
-        difference=float(pairs.by_seed.mean()),
+        difference=float(np.subtract(scores[1], scores[0]).mean()),
         margin=margin,
     )
 
@@ -215,7 +213,7 @@ def difference(
 def measured_scores(paired: str, side: Mapping[int, Rows], score_name: str) -> dict[int, float]:
     """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
     measure = measure_of(paired, score_name)
-    return {seed: measure.score(scores) for seed, scores in zip(side, measure.read(list(side.values())), strict=True)}
+    return {seed: measure.score_of(units) for seed, units in zip(side, measure.read(list(side.values())), strict=True)}
 
 
 def measure_of(paired: str, score_name: str) -> Measure:
@@ -235,18 +233,14 @@ def paired_seeds(first: Sequence[int], second: Sequence[int]) -> list[tuple[int,
     return common
 
 
-def mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 # Of a task that is derived from classify and scored by it.
-MACRO_F1 = Measure("macro F1", "sequences", True, False, read_classes, names_in_first, macro_f1, resample_sequences)
+MACRO_F1 = Measure("macro F1", "sequences", True, False, read_classes, names_in_first, macro_f1_of_sums)
 # By what the task states as `paired`. Numbers are compared by MAE: a forecast's skill is 1 - MAE / persistence's MAE,
 # and R2 depends on a few large errors.
 MEASURES = {
-    "correct": Measure("accuracy", "sequences", True, True, read_classified, names_in_first, mean, by_mcnemar),
-    "events": Measure("event F1", "sequences", True, False, read_detected, sorted_names, macro_f1, resample_sequences),
-    "errors": Measure("MAE", "sequences", False, False, read_regressed, names_in_first, mean, resample_sequences),
-    "window errors": Measure("MAE", "windows", False, False, read_forecast, names_in_first, mean, resample_blocks),
-    "scores": Measure("", "sequences", True, False, read_scores, names_in_first, mean, resample_sequences),
+    "correct": Measure("accuracy", "sequences", True, True, read_classified, names_in_first),
+    "events": Measure("event F1", "sequences", True, False, read_detected, sorted_names, macro_f1_of_sums),
+    "errors": Measure("MAE", "sequences", False, False, read_regressed, names_in_first),
+    "window errors": Measure("MAE", "windows", False, False, read_forecast, names_in_first),
+    "scores": Measure("", "sequences", True, False, read_scores, names_in_first),
 }

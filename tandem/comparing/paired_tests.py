@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
 
 import numpy as np
 
@@ -13,22 +12,26 @@ from tandem.comparing.units import Rows
 from tandem.tasks import statistics
 from tandem.tasks.groups import Groups
 
-MIN_SEEDS = 3  # for an interval over seeds; with two it is twelve times as wide as the spread
+MIN_SEEDS = 3  # for the variance over seeds; with two it has one degree of freedom
 POWER = 0.80
+ROUNDING = 1e-9  # a relative error below this is no spread
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The score of a task's predictions, and the test that compares two sides."""
+    """The score of a task's predictions, and how they are read."""
 
     name: str  # empty: the name of the task's score
     unit: str
     is_larger_better: bool
-    moves_in_steps: bool  # the score is a count of units divided by their number
+    is_share: bool  # of right units: one pair of trainings gets McNemar's exact test
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
     order: Callable[[Sequence[Rows]], list[str]]  # R runs -> (N,) the sequences
-    score: Callable[[np.ndarray], float]  # of units (N, ...)
-    test: Callable[[Pairs], TestResult]
+    score: Callable[[np.ndarray], np.ndarray] = statistics.ratio  # of the sums of `statistics.terms`
+
+    def score_of(self, units: np.ndarray) -> float:
+        """units (N, ...) -> the score."""
+        return float(self.score(statistics.terms(units).sum(axis=0)))
 
 
 @dataclass(frozen=True)
@@ -40,75 +43,52 @@ class TestResult:
     method: str  # why there is no interval, if there is none
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """The same units (N, ...) scored on both sides, once for each of S pairs of seeds."""
-
-    first: np.ndarray  # (S, N, ...)
-    second: np.ndarray
-    measure: Measure
-
-    @cached_property
-    def by_seed(self) -> np.ndarray:
-        return self.difference_of(slice(None))
-
-    def difference_of(self, index: Any) -> np.ndarray:
-        """Return (S,) second - first, over the units that `index` selects."""
-        score = self.measure.score
-        return np.array(
-            [score(second[index]) - score(first[index]) for first, second in zip(self.first, self.second, strict=True)]
-        )
+def no_interval(reason: str) -> TestResult:
+    return TestResult(None, None, None, None, reason)
 
 
-def over_seeds(pairs: Pairs) -> TestResult:
-    """Return Student's interval over the differences of S pairs of seeds."""
-    num_pairs = len(pairs.by_seed)
-    method = f"Student's t over {num_pairs} differences, paired by seed, on this test split"
-    return by_student(pairs, error_over_seeds(pairs), num_pairs - 1, method)
+def compare_units(first: np.ndarray, second: np.ndarray, measure: Measure, cases: Groups) -> TestResult:
+    """Compare the units (S, N, ...) of two sides, for each of S pairs of seeds. `cases`: what the interval is over.
 
-
-def error_over_seeds(pairs: Pairs) -> float:
-    """Return the standard error of the mean difference over seeds.
-
-    If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
-    three differences that are equal by chance do not prove that there is no spread.
+    Seeds that change nothing count as one, so that they make the result no surer.
     """
-    differences = pairs.by_seed
-    step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
-    return max(float(differences.std(ddof=1)), step / 12**0.5) / len(differences) ** 0.5
+    if cases.shortage:
+        return no_interval(cases.shortage)
+    if (first == first[0]).all() and (second == second[0]).all():
+        first, second = first[:1], second[:1]
+    if measure.is_share and len(first) == 1 and len(cases.sizes) == len(cases.names):
+        return by_mcnemar(first[0], second[0])
+    return by_jackknife(first, second, measure, cases)
 
 
-def by_groups(pairs: Pairs, groups: Groups) -> TestResult:
-    """Return Student's interval over the groups of the sequences (`jackknife_error`): other people, not only other
-    sequences of these people. With three or more seeds, it also includes the variance over seeds; its degrees of
-    freedom are those of Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
+def by_jackknife(first: np.ndarray, second: np.ndarray, measure: Measure, cases: Groups) -> TestResult:
+    """Return Student's interval of the difference over the cases of the test split (`jackknife_error`): it holds for
+    other people, sequences or times, not only for these.
 
-    As over seeds, groups that agree by chance do not prove that there is no spread: if the score moves in steps of one
-    sequence, a group's mean moves in steps of one of its sequences.
+    With three or more seeds it also includes the variance over seeds. Both variances contain that by which single cases
+    differ from seed to seed, so it is subtracted once (Cameron, Gelbach and Miller 2011, Journal of Business and
+    Economic Statistics 29, 238-249). The sum is never below the variance over cases: seeds that agree do not prove that
+    there is no spread. The degrees of freedom are those of Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
     """
-    if groups.shortage:
-        return TestResult(None, None, None, None, groups.shortage)
-    num_groups, num_seeds = len(groups.sizes), len(pairs.by_seed)
-    without = np.array([pairs.difference_of(groups.index != number).mean() for number in range(num_groups)])
-    step = num_groups / len(groups.names) if pairs.measure.moves_in_steps else 0.0
-    error, freedom = max(statistics.jackknife_error(without), step / (12 * num_groups) ** 0.5), groups.freedom
-    method = "jackknife over groups"
-    if num_seeds >= MIN_SEEDS:
-        variances = np.array([error, error_over_seeds(pairs)]) ** 2
-        error, method = float(variances.sum() ** 0.5), f"{method} and the variance over {num_seeds} seeds"
-        if error:
-            freedom = float(variances.sum() ** 2 / (variances**2 / [freedom, num_seeds - 1]).sum())
-    return by_student(pairs, error, freedom, f"Student's t, {method}")
-
-
-def by_student(pairs: Pairs, error: float, freedom: float, method: str) -> TestResult:
-    """Return Student's interval of the mean difference. `error`: its standard error."""
     from scipy.special import stdtr
 
-    center = float(pairs.by_seed.mean())
-    p_value = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
+    num_seeds, method = len(first), f"Student's t, jackknife over {cases.count}"
+    results = [statistics.jackknife(*sides, cases, measure.score) for sides in zip(second, first, strict=True)]
+    by_seed, without = (np.array(values) for values in zip(*results, strict=True))  # (S,), (S, G)
+    variances, freedoms = [statistics.jackknife_error(without.mean(axis=0)) ** 2], [cases.freedom]
+    if num_seeds >= MIN_SEEDS:
+        interaction = sum(statistics.jackknife_error(row) ** 2 for row in without - without.mean(axis=0))
+        variances.append(max(0.0, float(by_seed.var(ddof=1) - interaction / (num_seeds - 1)) / num_seeds))
+        freedoms.append(num_seeds - 1)
+        method += f" and the variance over {num_seeds} seeds"
+    center, error = float(by_seed.mean()), sum(variances) ** 0.5
+    if error <= ROUNDING * abs(center):
+        return no_interval(f"the difference is the same in all {cases.count}, which does not prove that others agree")
+    terms = [variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True)]
+    freedom = sum(variances) ** 2 / sum(terms)
+    p_value = float(2 * stdtr(freedom, -abs(center) / error))
     low, high = statistics.student_interval(center, error, freedom)
-    return TestResult(low, high, p_value, num_errors_seen(freedom) * error or None, method)
+    return TestResult(low, high, p_value, num_errors_seen(freedom) * error, method)
 
 
 @cache
@@ -124,12 +104,9 @@ def num_errors_seen(freedom: float) -> float:
     return float(brentq(lambda shift: nct.sf(critical, freedom, shift) - POWER, 1.0, 4 * critical))
 
 
-def by_mcnemar(pairs: Pairs) -> TestResult:
-    """Return McNemar's exact test for one pair of trainings; with two pairs, resample the sequences."""
-    if len(pairs.first) > 1:
-        return resample_sequences(pairs)
-    num_units = pairs.first.shape[1]
-    gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
+def by_mcnemar(first: np.ndarray, second: np.ndarray) -> TestResult:
+    """Return McNemar's exact test for one pair of trainings, whose units (N,) are 1 if right, else 0."""
+    num_units, gained, lost = len(first), int((second > first).sum()), int((second < first).sum())
     p_value = statistics.mcnemar(gained, lost)
     low, high = statistics.agreeing_with(p_value, statistics.interval_of_difference(gained, lost, num_units))
     method = f"exact McNemar test, {gained + lost:,} of {num_units:,} sequences differ"
@@ -154,34 +131,3 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
         return num * delta**2 - (z_level * share**0.5 + z_power * max(share - delta**2, 0.0) ** 0.5) ** 2
 
     return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else None
-
-
-def resample_sequences(pairs: Pairs) -> TestResult:
-    """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
-    num_units = pairs.first.shape[1]
-    bootstrap = statistics.bootstrap(lambda index: float(pairs.difference_of(index).mean()), np.arange(num_units))
-    low, high = map(float, bootstrap.confidence_interval)
-    method = f"paired bootstrap over {num_units:,} {pairs.measure.unit}"
-    return TestResult(low, high, None, min_detectable_effect(float(bootstrap.standard_error)), method)
-
-
-def resample_blocks(pairs: Pairs) -> TestResult:
-    """Percentile bootstrap over blocks of sqrt(N) neighbouring windows, because these share most of their steps.
-    With few blocks the interval is widened (`student_tail`).
-    """
-    differences = (pairs.second - pairs.first).mean(axis=0)
-    num_windows = len(differences)
-    size = max(1, round(num_windows**0.5))
-    num_blocks = -(-num_windows // size)
-    (sums,) = statistics.block_sums(differences, size=size, wraps=True)
-    means = sums / (num_blocks * size)
-    low, high = statistics.percentiles(means, statistics.student_tail(max(num_blocks - 1, 1)))
-    method = f"paired bootstrap over blocks of {size} of the {num_windows:,} windows"
-    return TestResult(low, high, None, min_detectable_effect(float(means.std(ddof=1))), method)
-
-
-def min_detectable_effect(standard_error: float) -> float | None:
-    """Return the difference for which an interval with this standard error excludes 0 in 80% of cases."""
-    from scipy.stats import norm
-
-    return float((norm.ppf((1 + statistics.LEVEL) / 2) + norm.ppf(POWER)) * standard_error) or None

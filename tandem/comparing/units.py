@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tandem.tasks.groups import COLUMN, Groups
-from tandem.tasks.scores import macro_f1_of_sums
 
 Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
 
@@ -122,8 +121,3 @@ def groups_of(runs: Sequence[Rows], sequences: Sequence[str]) -> Groups | None:
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
         raise ValueError(f"the test splits differ in {num_differing:,} of the {of_what}")
-
-
-def macro_f1(counts: np.ndarray) -> float:
-    """Return the macro F1 of the counts (N, C, 3) summed over sequences."""
-    return float(macro_f1_of_sums(counts.sum(axis=0)))

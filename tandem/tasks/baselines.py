@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandem.tasks.groups import Groups
+from tandem.tasks.groups import MIN_CASES, Groups
 
 MAX_PRODUCTS = 2e10  # for the nearest neighbour: a second or two
 MAX_CELLS = 2**24  # distances in memory at a time
@@ -77,7 +77,8 @@ def compare_with_fitted(
     if groups and groups.shortage:
         return f"the data cannot tell whether {subject} or the fitted model ({scores}) is better ({groups.shortage})"
     if not fitted.gain:
-        return f"no difference from the fitted model ({scores}) is detected: {cases} are too few for an interval"
+        shortage = f"{cases} are too few for an interval, which needs {MIN_CASES}"
+        return f"no difference from the fitted model ({scores}) is detected: {shortage}"
     low, high = fitted.gain
     if low == high == score - fitted.score == 0:
         return f"{subject} is exactly as good as the fitted model ({scores})"
@@ -92,7 +93,7 @@ def compare_with_fitted(
 def rejection_reason(score: float, baseline: Baseline, cases: str, groups: Groups | None) -> str:
     """Return why a baseline counts as not beaten."""
     if not baseline.gain:
-        return f"{cases} are too few for an interval"
+        return f"{cases} are too few for an interval, which needs {MIN_CASES}"
     low, high = baseline.gain
     if low == high == score - baseline.score == 0:
         return "both are equally good in every group" if groups else "both are right for the same sequences"

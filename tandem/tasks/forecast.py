@@ -97,7 +97,8 @@ class Task(tasks.Task):
                 metrics[f"{prefix}skill_rmse"] = 1 - metrics[f"{prefix}rmse"] / metrics["persistence_rmse"]
             if self.naive_error:
                 metrics[f"{prefix}mase"] = metrics[f"{prefix}mae"] / self.naive_error
-        if interval := interval_of_skill(forecasts["network"], forecasts["persistence"], actual):
+        interval = interval_of_skill(forecasts["network"], forecasts["persistence"], actual)
+        if not isinstance(interval, str):
             metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
         best = min((name for name in Task.baselines if name in forecasts), key=lambda name: metrics[f"{name}_mae"])
         gain = interval_of_skill(forecasts["network"], forecasts[best], actual)
@@ -167,16 +168,15 @@ def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) 
 
 
 def verdict(
-    metrics: dict[str, float], best: str, gain: tuple[float, float] | None, target: str, subject: str = "the network"
+    metrics: dict[str, float], best: str, gain: tuple[float, float] | str, target: str, subject: str = "the network"
 ) -> str:
     """Return the result of `subject` in plain words: the comparison with the `best` of the baselines, then the others.
 
-    `gain`: the 95% interval of the relative reduction of the baseline's error; None if there is no interval.
+    `gain`: the 95% interval of the relative reduction of the baseline's error, or why there is none.
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
     message, why = "is not clearly better than" if error < base else "does not beat", ""
-    interval = "no interval, because the test windows, or those in which the series changes, are too few"
-    if gain:
+    if not isinstance(gain, str):
         is_better, is_worse = gain[0] > 0, gain[1] < 0
         message = "beats" if is_better else "does not beat"
         why = "" if is_better else ": it is worse" if is_worse else ": the difference is not clear"
@@ -184,6 +184,8 @@ def verdict(
     elif base == 0:  # a relative reduction does not exist
         message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
         interval = "no interval, because the forecast makes no error"
+    else:
+        interval = f"no interval: {gain}"
     names = [name for name in Task.baselines if f"{name}_mae" in metrics]
     rank = "the better of the two" if len(names) == 2 else "the best of the three"
     others = " and of ".join(f"{Task.baselines[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)

@@ -1,4 +1,5 @@
-"""Intervals of a score whose test sequences come in groups: of one person, one device or one recording.
+"""The cases of an interval: groups of test sequences (of one person, one device or one recording), else the sequences,
+or blocks of a forecast's neighbouring windows.
 
 Sequences of one group are alike, so an interval over sequences is too narrow, and claims differences even if the labels
 of the groups are random. Every interval of a score counts or resamples whole groups if the data has them
@@ -8,14 +9,15 @@ of the groups are random. Every interval of a score counts or resamples whole gr
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
 from tandem.tasks import Evaluation, ReadArray
 
-# For every interval. With five groups, a gain in all of them has a probability of 2/32 by chance, more than 5%.
-MIN_GROUPS = 6
+# Cases of every interval. With five, a gain in all of them has a probability of 2/32 by chance, more than 5%.
+MIN_CASES = 6
 COLUMN = "group"  # of predictions.csv
 
 
@@ -23,6 +25,21 @@ COLUMN = "group"  # of predictions.csv
 class Groups:
     names: np.ndarray  # (N,) equal for sequences of one group
     num_seen: int = 0  # of the groups, which train or val has too, because the data's own split says so
+    noun: str = "test group{}"  # {}: the plural's s
+
+    @classmethod
+    def of_each(cls, num_sequences: int) -> "Groups":
+        """Each sequence is a case."""
+        return cls(np.arange(num_sequences), noun="test sequence{}")
+
+    @classmethod
+    def of_neighbours(cls, num_windows: int, horizon: int) -> "Groups":
+        """Blocks of sqrt(N) or more neighbouring windows, because these share most of their steps (Carlstein 1986, The
+        Annals of Statistics 14, 1171-1179). A block is at least as long as a forecast.
+        """
+        num_blocks = max(1, num_windows // max(1, isqrt(num_windows), horizon))
+        numbers = np.arange(num_windows) * num_blocks // max(1, num_windows)
+        return cls(numbers, noun=f"block{{}} of {num_windows // num_blocks:,} test windows")
 
     @classmethod
     def of_test_split(cls, summary: Mapping[str, Any], read: ReadArray) -> "Groups | None":
@@ -43,7 +60,7 @@ class Groups:
 
     @property
     def count(self) -> str:
-        return f"{len(self.sizes):,} test group{'s' * (len(self.sizes) != 1)}"
+        return f"{len(self.sizes):,} {self.noun.format('s' * (len(self.sizes) != 1))}"
 
     def __str__(self) -> str:
         how_many = "all" if self.num_seen == len(self.sizes) else f"{self.num_seen:,}"
@@ -52,10 +69,10 @@ class Groups:
     @property
     def shortage(self) -> str:
         """Why there is no interval; empty if there are enough groups."""
-        if len(self.sizes) >= MIN_GROUPS:
+        if len(self.sizes) >= MIN_CASES:
             return ""
         are = "are" if len(self.sizes) != 1 else "is"
-        return f"{self.count} {are} too few for an interval, which needs {MIN_GROUPS}"
+        return f"{self.count} {are} too few for an interval, which needs {MIN_CASES}"
 
     @property
     def freedom(self) -> float:

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.tasks.groups import MIN_GROUPS, Groups
+from tandem.tasks.groups import MIN_CASES, Groups
 
 LEVEL = 0.95
-TAIL = 0.025  # the share of resamples outside each end of an interval
 NUM_RESAMPLES = 2000
 MIN_CALLS, MAX_CALLS = 100, 1000  # of a workload's metric, one for each resample
 MAX_CELLS = 1e8  # of all resamples for these calls together: large splits get fewer
@@ -31,13 +30,15 @@ def student_interval(center: float, error: float, freedom: float, level: float =
     return center - half, center + half
 
 
-def student_tail(freedom: float) -> float:
-    """Return TAIL of an interval that is as wide as Student's with few cases (Hesterberg 2015, The American
-    Statistician 69, 371-386, section 3.5).
+def percentiles(resampled: Any, freedom: float) -> tuple[float, float]:
+    """resampled (R,) -> the interval, as wide as Student's with few cases (Hesterberg 2015, The American Statistician
+    69, 371-386, section 3.5). `freedom`: as for the mean of the cases.
     """
     from scipy.special import ndtr, stdtrit
 
-    return float(ndtr((1 + 1 / freedom) ** 0.5 * stdtrit(freedom, (1 - LEVEL) / 2)))
+    tail = float(ndtr((1 + 1 / freedom) ** 0.5 * stdtrit(freedom, (1 - LEVEL) / 2)))
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def jackknife_error(without: np.ndarray) -> float:
@@ -50,44 +51,27 @@ def jackknife_error(without: np.ndarray) -> float:
     return float(np.sqrt((len(without) - 1) * without.var()))
 
 
-def percentiles(resampled: Any, tail: float = TAIL) -> tuple[float, float]:
-    """resampled (R,) -> the interval."""
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def bootstrap(statistic: Callable[..., Any], *samples: np.ndarray, tail: float = TAIL) -> Any:
-    """Resample paired `samples` (N,), and return scipy's `confidence_interval` and `standard_error` (Efron 1979, The
-    Annals of Statistics 7, 1-26).
-    """
-    from scipy import stats
-
-    kind = {"paired": True, "n_resamples": NUM_RESAMPLES, "method": "percentile", "rng": np.random.default_rng(0)}
-    return stats.bootstrap(samples, statistic, confidence_level=1 - 2 * tail, **kind)
-
-
-def block_sums(
-    *samples: np.ndarray, size: int, num_resamples: int = NUM_RESAMPLES, wraps: bool = False
-) -> list[np.ndarray]:
-    """samples (N,) -> (R,): sums over resampled blocks of `size` neighbours, which are correlated (Kuensch 1989).
-
-    `wraps`: blocks wrap around the end (Politis and Romano 1992); otherwise the first and last values count less.
-    """
-    num_values = len(samples[0])
-    last, num_blocks = num_values if wraps else num_values - size + 1, -(-num_values // size)
-    starts = np.random.default_rng(0).integers(0, last, size=(num_resamples, num_blocks))
-    summed = [np.concatenate([[0.0], np.cumsum(np.concatenate([sample, sample[:size]]))]) for sample in samples]
-    return [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
-
-
-def with_ones(scores: np.ndarray) -> np.ndarray:
-    """scores (N,) -> (N, 2), the terms of `ratio`."""
-    return np.stack([scores, np.ones(len(scores))], axis=1)
+def terms(scores: np.ndarray) -> np.ndarray:
+    """Return what is summed over sequences: (N, 2) for scores (N,), the terms of `ratio`; else the scores (N, ...)."""
+    return np.stack([scores, np.ones(len(scores))], axis=1) if scores.ndim == 1 else scores
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
     """A score that is a mean: sums (..., 2) of the sequences' scores and of ones -> (...,)."""
     return sums[..., 0] / sums[..., 1]
+
+
+def jackknife(
+    own: np.ndarray, other: np.ndarray, cases: Groups, score: Callable[[np.ndarray], np.ndarray] = ratio
+) -> tuple[float, np.ndarray]:
+    """Return the gain of one prediction over another on the same test sequences, and (G,) the gain without each case.
+
+    own, other: each sequence's score (N,), or its contribution (N, ...) to the sums from which `score` is computed;
+    `score` accepts any number of sums (..., ).
+    """
+    own, other = (cases.sums(terms(scores)) for scores in (own, other))
+    gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
+    return gain, score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
 
 
 def interval_of_gain(
@@ -97,61 +81,55 @@ def interval_of_gain(
     score: Callable[[np.ndarray], np.ndarray] = ratio,
     largest: float = 1.0,
 ) -> tuple[float, float] | None:
-    """Return the jackknife interval of the gain of one prediction over another on the same test sequences.
+    """Return the jackknife interval of the gain of one prediction over another (`jackknife`).
 
-    own, other: each sequence's score (N,), or its contribution (N, ...) to the sums from which `score` is computed;
-    `score` accepts any number of sums (..., ). The difference is recomputed without each sequence, or without each of
-    `groups`, so sequences that are hard for both change it little (`jackknife_error`; Student's t of N - 1, or
-    `Groups.freedom`). `largest`: the largest possible gain, 1 for scores from 0 to 1; the interval ends there. None for
-    fewer than three sequences, or for too few groups.
+    The difference is recomputed without each sequence, or without each of `groups`, so sequences that are hard for both
+    change it little (`jackknife_error`; Student's t of `Groups.freedom`). `largest`: the largest possible gain, 1 for
+    scores from 0 to 1; the interval ends there. None for fewer than MIN_CASES sequences or groups.
     """
-    if groups and groups.shortage:
+    cases = groups or Groups.of_each(len(own))
+    if cases.shortage:
         return None
-    if own.ndim == 1:
-        own, other = with_ones(own), with_ones(other)
-    if groups:
-        own, other = groups.sums(own), groups.sums(other)
-    if len(own) < 3:
-        return None
-    gain = float(score(own.sum(axis=0)) - score(other.sum(axis=0)))
-    without = score(own.sum(axis=0) - own) - score(other.sum(axis=0) - other)
-    low, high = student_interval(gain, jackknife_error(without), groups.freedom if groups else len(own) - 1)
+    gain, without = jackknife(own, other, cases, score)
+    low, high = student_interval(gain, jackknife_error(without), cases.freedom)
     return max(-largest, low), min(largest, high)
 
 
-def interval_of_skill(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
-    """Return the interval of the skill of forecasts (N, H) by a bootstrap over time, in blocks of sqrt(N) windows,
-    because neighbouring windows share most of their steps.
+def interval_of_skill(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | str:
+    """Return the jackknife interval of the skill of forecasts (N, H) over blocks of time (`Groups.of_neighbours`).
 
-    A block is at least as long as a forecast. None if there are fewer than MIN_GROUPS blocks, or if persistence
-    makes no error in some resample, which then has no skill: the series changes in few windows.
+    Return the reason if there is no interval: too few blocks, or too few in which persistence makes an error.
     """
-    errors, base_errors = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
-    size = max(1, round(len(errors) ** 0.5), actual.shape[1])
-    if -(-len(errors) // size) < MIN_GROUPS:
-        return None
-    errors, base_errors = block_sums(errors, base_errors, size=size, num_resamples=NUM_RESAMPLES // 2)
-    return percentiles(1 - errors / base_errors) if base_errors.all() else None
+    own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
+    blocks = Groups.of_neighbours(*actual.shape)
+    if blocks.shortage:
+        return blocks.shortage
+    num_wrong = int((blocks.sums(base) > 0).sum())
+    if num_wrong < MIN_CASES:
+        return f"the simple forecast makes an error in {num_wrong} of {blocks.count}; an interval needs {MIN_CASES}"
+    own, base = (np.stack([errors, base], axis=1) for errors in (own, base))
+    interval = interval_of_gain(own, base, blocks, lambda sums: 1 - ratio(sums), largest=math.inf)
+    assert interval
+    return interval[0], min(1.0, interval[1])
 
 
 def interval_of_share(is_right: np.ndarray, groups: Groups) -> tuple[float, float] | None:
-    """Return the interval of the share of `is_right` (N,) by a bootstrap over `groups`.
+    """Return the interval of the share of `is_right` (N,) by a bootstrap over `groups` (Efron 1979, The Annals of
+    Statistics 7, 1-26).
 
-    With few groups, the percentiles are widened as Student's interval is (`student_tail`). If all are right, or all are
-    wrong, the resamples do not differ, and the interval is that of Clopper and Pearson (1934, Biometrika 26, 404-413),
-    with a group as a case. None for too few groups.
+    If all are right, or all are wrong, the resamples do not differ, and the interval is that of Clopper and Pearson
+    (1934, Biometrika 26, 404-413), with a group as a case. None for too few groups.
     """
     from scipy.stats import binomtest
 
     if groups.shortage:
         return None
-    right, total = groups.sums(with_ones(is_right)).T
+    sums = groups.sums(terms(is_right))
     if is_right.all() or not is_right.any():
-        exact = binomtest(len(total) if is_right.all() else 0, len(total)).proportion_ci(LEVEL)
+        exact = binomtest(len(sums) if is_right.all() else 0, len(sums)).proportion_ci(LEVEL)
         return float(exact.low), float(exact.high)
-    tail = student_tail(groups.freedom)
-    result = bootstrap(lambda right, total, axis: right.sum(axis=axis) / total.sum(axis=axis), right, total, tail=tail)
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    drawn = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
+    return percentiles(ratio(sums[drawn].sum(axis=1)), groups.freedom)
 
 
 def interval_of_difference(gained: int, lost: int, num: int) -> tuple[float, float]:
@@ -207,7 +185,7 @@ def interval_of_metric(
     groups: Groups | None = None,
 ) -> tuple[float, float] | str:
     """Return the percentile interval of any metric by a bootstrap over the sequences, in blocks of `block_size`
-    neighbours, or over whole groups. With few groups the interval is widened (`student_tail`).
+    neighbours, or over whole groups.
 
     Return the reason if there is no interval: too few cases; the metric fails, or is not finite, in more than
     MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
@@ -217,9 +195,9 @@ def interval_of_metric(
     if groups and groups.shortage:
         return groups.shortage
     num_blocks, values = -(-num_sequences // block_size), list[float]()
-    if not groups and num_blocks < MIN_GROUPS:
+    if not groups and num_blocks < MIN_CASES:
         in_blocks = f" in {num_blocks} blocks of time" if block_size > 1 else ""
-        return f"{num_sequences} test sequences{in_blocks} are too few for an interval, which needs {MIN_GROUPS}"
+        return f"{num_sequences} test sequences{in_blocks} are too few for an interval, which needs {MIN_CASES}"
     generator = np.random.default_rng(0)
     num_drawn = num_resamples(predictions, mask)
     members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
@@ -240,5 +218,5 @@ def interval_of_metric(
                 values.append(value)
     if len(values) < (1 - MAX_FAILED) * num_drawn:
         return f"the metric fails in {num_drawn - len(values):,} of {num_drawn:,} resamples"
-    low, high = percentiles(values, student_tail(groups.freedom) if groups else TAIL)
+    low, high = percentiles(values, groups.freedom if groups else num_blocks - 1)
     return (low, high) if low < high else "it is the same in nearly all resamples"

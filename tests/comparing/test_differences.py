@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.comparing import paired_tests, units
+from tandem.comparing import paired_tests
 from tandem.comparing.differences import MEASURES, Margin, difference, margin_of_seeds
-from tandem.comparing.paired_tests import Pairs
+from tandem.comparing.paired_tests import compare_units
 from tandem.tasks import detect, statistics
 from tandem.tasks.groups import Groups
 from tandem.tasks.scores import macro_mean
@@ -96,13 +96,13 @@ def test_three_seeds_give_students_interval_paired_by_seed():
     from scipy.stats import ttest_rel
 
     scores = [[3.0, 1.0, 2.0, 5.0], [3.5, 1.25, 3.0, 5.125]]
-    first, other = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(errors)} for errors in scores)
+    first, other = ({seed: forecasts([mae] * 36) for seed, mae in enumerate(errors)} for errors in scores)
     result = difference("window errors", first, dict(reversed(other.items())))  # the order of the seeds decides nothing
     expected = ttest_rel(scores[1], scores[0])
     assert result.p == pytest.approx(expected.pvalue)
     assert (result.low, result.high) == pytest.approx(tuple(expected.confidence_interval()))
-    assert "Student's t over 4 differences, paired by seed" in result.sentence("cpu", "cuda")
-    worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
+    assert "jackknife over 6 blocks of 6 test windows and the variance over 4 seeds" in result.sentence("cpu", "cuda")
+    worse = {seed: forecasts([mae + 3 + seed / 10] * 36) for seed, mae in enumerate(scores[0])}
     assert "cpu better in MAE by " in difference("window errors", first, worse).sentence("cpu", "cuda")
 
 
@@ -120,10 +120,11 @@ def test_a_seed_twice_is_no_more_evidence():
     """Predictions of one sequence by two seeds are not two cases: the interval stays as wide."""
     draw = np.random.default_rng(0)
     first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
-    sides = [{0: classified(outcomes), 1: classified(outcomes)} for outcomes in (first, second)]
-    pairs = Pairs(*(MEASURES["correct"].read(list(side.values()))[:1] for side in sides), MEASURES["correct"])
-    single, double = paired_tests.resample_sequences(pairs), difference("correct", *sides)
-    assert (single.low, single.high) == (double.low, double.high)
+    single, double, triple = (
+        difference("correct", *(dict.fromkeys(range(num_seeds), classified(side)) for side in (first, second)))
+        for num_seeds in (1, 2, 3)
+    )
+    assert (single.low, single.high) == (double.low, double.high) == (triple.low, triple.high)
     assert "(two seeds each)" in double.sentence("cpu", "cuda")
 
 
@@ -141,8 +142,8 @@ def test_sequences_of_one_group_are_one_case():
     gains = np.array([int(right) - int(left) for left, right in zip(first, second, strict=True)])
     half = 2.093024 * gains.std(ddof=1) / 20**0.5  # Student's t with 19 degrees over the people
     assert (result.low, result.high) == pytest.approx((-0.15 - half, -0.15 + half))
-    single = difference("correct", {0: grouped(first, 1)}, {0: grouped(second, 1)}, has_groups=True)
-    assert (result.low, result.high) == pytest.approx((single.low, single.high))
+    pairs = difference("correct", {0: grouped(first, 2)}, {0: grouped(second, 2)}, has_groups=True)
+    assert (result.low, result.high) == pytest.approx((pairs.low, pairs.high))
     assert "over 20 test groups); " in result.sentence("cpu", "cuda")
     assert difference("correct", {0: grouped(first)}, {0: grouped(second)}).verdict == "different"  # as it was
 
@@ -195,10 +196,106 @@ def test_groups_of_different_size_count_for_less():
 
 
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
-    first = {seed: classified("1" * 99 + "0") for seed in range(3)}
-    second = {seed: classified("0" + "1" * 99) for seed in range(3)}
+    """Each seed has one error, at another sequence."""
+    first = {seed: classified("1" * (99 - seed) + "0" + "1" * seed) for seed in range(3)}
+    second = {seed: classified("1" * seed + "0" + "1" * (99 - seed)) for seed in range(3)}
     result = difference("correct", first, second)
     assert result.difference == 0 and result.low < -0.004 and result.high > 0.004 and result.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("paired", ["window errors", "events", "errors"])
+def test_seeds_that_change_little_are_no_surer_than_one(paired: str):
+    draw = np.random.default_rng(3)
+
+    def side(noise: float) -> dict[int, Any]:
+        numbers, seeds = draw.normal(size=400), range(3)
+        return {seed: rows_of(numbers + noise * draw.normal(size=400)) for seed in seeds}
+
+    def rows_of(errors: np.ndarray) -> list[dict[str, Any]]:
+        if paired == "events":
+            return events(set(np.flatnonzero(errors > 1.5) % 200))
+        if paired == "window errors":
+            return forecasts(errors)
+        return [{"sequence": number, "actual": 0.0, "predicted": error} for number, error in enumerate(errors)]
+
+    for noise in (0.0, 0.01):
+        first, second = side(noise), side(noise)
+        single, triple = difference(paired, {0: first[0]}, {0: second[0]}), difference(paired, first, second)
+        assert triple.high - triple.low >= 0.9 * (single.high - single.low) > 0, noise
+        assert noise or (triple.low, triple.high) == (single.low, single.high)
+
+
+def test_a_difference_that_is_the_same_everywhere_has_no_interval():
+    """Six equal differences do not prove that a seventh is equal."""
+    result = difference("window errors", {0: forecasts([1.0] * 60)}, {0: forecasts([3.0] * 60)})
+    assert result.verdict == "inconclusive"
+    reason = "no 95% interval: the difference is the same in all 8 blocks of 7 test windows"
+    assert f"MAE: cuda +2, {reason}" in result.summary("cpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("paired", "rows", "shortage"),
+    [
+        ("correct", classified, "5 test sequences are"),
+        ("errors", lambda right: [{"sequence": n, "actual": 1, "predicted": 2} for n in range(5)], "5 test sequences"),
+        ("window errors", lambda right: forecasts([1.0] * 29), "5 blocks of 5 test windows are"),
+        ("window errors", lambda right: forecasts([1.0] * 2), "1 block of 2 test windows is"),
+    ],
+)
+def test_few_cases_prove_nothing(paired: str, rows: Any, shortage: str):
+    """With any number of seeds."""
+    for num_seeds in (1, 3):
+        first = {seed: rows("00000") for seed in range(num_seeds)}
+        second = {seed: [{**row, "predicted": row["actual"]} for row in side] for seed, side in first.items()}
+        result = difference(paired, first, second)
+        assert result.verdict == "inconclusive" and result.low is result.high is None
+        summary = result.summary("cpu", "cuda")
+        assert f"no 95% interval: {shortage}" in summary and summary.endswith("too few for an interval, which needs 6")
+
+
+def claims(paired: str, draw_errors: Any, cases: Groups, trials: int) -> float:
+    """The share of comparisons that claim a difference between two sides with errors (N,) or (S, N) of one kind."""
+    num_claims = 0
+    for _ in range(trials):
+        first, second = (np.atleast_2d(draw_errors()) for _ in range(2))
+        result = compare_units(first, second, MEASURES[paired], cases)
+        num_claims += not result.low <= 0 <= result.high
+    return num_claims / trials
+
+
+@pytest.mark.parametrize("num", [6, 8, 20])
+def test_few_sequences_make_few_false_claims(num: int):
+    """With 5% of false claims, 500 comparisons have 40 or more with a probability of 0.2%."""
+    draw = np.random.default_rng(0)
+    assert claims("errors", lambda: abs(draw.normal(size=num)), Groups.of_each(num), 500) < 0.08
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_seeds_make_few_false_claims(noise: float):
+    """`noise`: between seeds, relative to that between sequences. Student's t over the three differences alone claims
+    something in 85% of cases with the smaller one.
+    """
+    draw = np.random.default_rng(0)
+    cases = Groups.of_each(40)
+    share = claims("errors", lambda: abs(draw.normal(size=40)) + noise * draw.normal(size=(3, 40)), cases, 300)
+    assert share < 0.08
+
+
+@pytest.mark.parametrize(("horizon", "num"), [(1, 30), (4, 30), (4, 400), (12, 72), (12, 400)])
+def test_few_windows_make_few_false_claims(horizon: int, num: int):
+    """Persistence on random walks: neighbouring windows share their steps. Blocks as long as a forecast are a little
+    too short for 5%; a bootstrap over blocks of sqrt(N) makes 11% to 22% here (horizon 12, 20 to 100 windows).
+    """
+    draw = np.random.default_rng(0)
+
+    def errors() -> np.ndarray:
+        levels = draw.normal(size=num + horizon).cumsum()
+        windows = np.lib.stride_tricks.sliding_window_view(levels[1:], horizon)[:num]
+        return abs(windows - levels[:num, None]).mean(axis=1)
+
+    blocks = Groups.of_neighbours(num, horizon)
+    assert blocks.sizes.min() >= max(horizon, int(num**0.5)) and not blocks.shortage
+    assert claims("window errors", errors, blocks, 400) < 0.12
 
 
 def test_blocks_hold_where_windows_move_together():
@@ -206,17 +303,21 @@ def test_blocks_hold_where_windows_move_together():
     for _ in range(trials):
         shocks = draw.normal(size=num_windows + 7)
         errors = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
-        result = paired_tests.resample_blocks(Pairs(np.zeros_like(errors), errors, measure))
+        result = compare_units(np.zeros_like(errors), errors, measure, Groups.of_neighbours(num_windows, horizon=8))
         num_held += result.low <= 0 <= result.high
     assert 0.87 <= num_held / trials <= 1
 
 
 def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
     def rows(error: float) -> list[dict[str, str]]:
-        return [{"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + error)} for n in range(80)]
+        """Every second error has twice the size."""
+        errors = [error * (1 + n % 2) / 1.5 for n in range(80)]
+        return [
+            {"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + errors[n])} for n in range(80)
+        ]
 
-    result = difference("errors", {0: rows(0.125)}, {0: rows(-2.0)})
-    assert result.second == {0: 2.0} and result.verdict == "different" and result.low > 0
+    result = difference("errors", {0: rows(0.1875)}, {0: rows(-3.0)})
+    assert result.second == {0: 3.0} and result.verdict == "different" and result.low > 0
     assert difference("errors", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
@@ -229,19 +330,20 @@ def test_event_f1_from_the_rows_is_the_tasks_own():
     rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
     rows = [{name: str(value) for name, value in row.items()} for row in rows]
     counts = MEASURES["events"].read([rows])[0]
-    assert units.macro_f1(counts) == pytest.approx(macro_mean(task.per_class(task.counts(predicted, actual)), "f1"))
+    f1 = macro_mean(task.per_class(task.counts(predicted, actual)), "f1")
+    assert MEASURES["events"].score_of(counts) == pytest.approx(f1)
 
 
-def events(num_missed: int) -> list[dict[str, Any]]:
+def events(missed: Any) -> list[dict[str, Any]]:
     return [
-        {"sequence": f"{number}", "event": "hit", "actual": "5", "predicted": "" if number < num_missed else "6"}
+        {"sequence": f"{number}", "event": "hit", "actual": "5", "predicted": "" if number in missed else "6"}
         for number in range(200)
     ]
 
 
 def test_events_are_compared_sequence_by_sequence():
-    result = difference("events", {0: events(0)}, {0: events(40)})
-    assert result.verdict == "different" and result.p is None and result.difference == pytest.approx(320 / 360 - 1)
+    result = difference("events", {0: events([])}, {0: events(range(40))})
+    assert result.verdict == "different" and result.p < 1e-4 and result.difference == pytest.approx(320 / 360 - 1)
     # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
     assert (result.high - result.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
 

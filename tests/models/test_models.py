@@ -196,9 +196,26 @@ def test_skill_comes_with_an_interval_that_holds_it():
     assert 0 < low < 1 - np.abs(better - actual).mean() / np.abs(base - actual).mean() < high < 1
     assert interval_of_skill(base, base, actual) == (0, 0)
     still = np.full((100, 1), 10.0)
-    still[7] = 11.0  # in most resamples nothing changes, so persistence makes no error
-    assert interval_of_skill(still + 1, np.full((100, 1), 10.0), still) is None
-    assert interval_of_skill(better[:25], base[:25], actual[:25]) is None  # five blocks of five windows
+    still[7] = 11.0  # in the other windows nothing changes, so persistence makes no error
+    reason = "the simple forecast makes an error in 1 of 10 blocks of 10 test windows; an interval needs 6"
+    assert interval_of_skill(still + 1, np.full((100, 1), 10.0), still) == reason
+    too_few = "5 blocks of 5 test windows are too few for an interval, which needs 6"
+    assert interval_of_skill(better[:25], base[:25], actual[:25]) == too_few
+
+
+@pytest.mark.parametrize(("horizon", "num"), [(1, 30), (4, 30), (4, 100)])
+def test_few_windows_make_few_claims_of_skill(horizon: int, num: int):
+    """Two forecasts with errors of equal size, made of the steps that neighbouring windows share."""
+    draw, claims, trials = np.random.default_rng(0), 0, 400
+
+    def errors() -> np.ndarray:
+        walk = draw.normal(size=num + horizon).cumsum()
+        return np.lib.stride_tricks.sliding_window_view(walk[1:], horizon)[:num] - walk[:num, None]
+
+    for _ in range(trials):
+        low, high = interval_of_skill(errors(), errors(), np.zeros((num, horizon)))
+        claims += not low <= 0 <= high
+    assert claims / trials < 0.12
 
 
 def test_scores_are_those_of_scikit_learn():

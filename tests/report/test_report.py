@@ -239,7 +239,7 @@ def test_joules_stand_beside_seconds():
 def test_the_verdict_states_the_ratio_with_its_interval():
     assert side_by_side(seeds=3).summaries == [
         "GPU 8.10 times as fast as CPU (95% interval 7.60 to 8.60)",
-        "CPU better in accuracy by 0.0500 (95% interval 0.0141 to 0.0859)",
+        "No difference detected in accuracy: GPU -0.0500 (95% interval -0.2361 to +0.1192)",
     ]
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
     [speed, _] = side_by_side(speed=slower).summaries

@@ -52,10 +52,10 @@ def test_an_equal_score_is_called_equal():
 
 
 def test_a_gain_of_accuracy_is_from_minus_1_to_1():
-    """Four sequences, of which the network classifies three correctly, and the baseline none."""
-    right, wrong = (np.array(scores) for scores in ([1.0, 1, 1, 0], [0.0, 0, 0, 0]))
+    """Six sequences, of which the network classifies five correctly, and the baseline none. With five there is none."""
+    right, wrong = (np.array(scores) for scores in ([1.0, 1, 1, 1, 1, 0], [0.0, 0, 0, 0, 0, 0]))
     low, high = interval_of_gain(right, wrong) or (0, 0)
-    assert -1 < low < 0 and high == 1
+    assert 0 < low < high == 1 and interval_of_gain(right[1:], wrong[1:]) is None
     assert interval_of_gain(wrong, right) == (-1, -low)
     assert (interval_of_gain(right, wrong, largest=np.inf) or (0, 0))[1] > 1  # R2 has no such limit
 

@@ -78,7 +78,7 @@ def test_a_task_from_scratch_is_trained_compared_and_applied_to_a_new_table(tmp_
     task.unlink()
     (project / "params.yaml").write_text(TINY)
     compared = tandem(project, "compare", RUN, "results/runs/tiny/cpu/replicate/result/1")
-    assert "closeness" in compared.stdout and "paired bootstrap over 12 sequences" in compared.stdout
+    assert "closeness" in compared.stdout and "jackknife over 12 test sequences" in compared.stdout
     assert "trained together with other seeds and was not timed" in compared.stdout
 
 

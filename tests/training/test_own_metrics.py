@@ -228,8 +228,8 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
     def recall(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
         return float(np.mean(predictions[targets == 1] == 1)) if (targets == 1).any() else 0.0
 
-    few = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])  # all are right, and a resample without the class has a recall of 0
-    assert statistics.interval_of_metric(recall, few, few, mask[:9], 1) == "it is the same in nearly all resamples"
+    few = np.repeat([0, 1], 8)  # all are right, and a resample without the class has a recall of 0
+    assert statistics.interval_of_metric(recall, few, few, mask[:16], 1) == "it is the same in nearly all resamples"
 
 
 def test_an_interval_counts_each_group_once():
@@ -253,4 +253,6 @@ def test_an_interval_counts_each_group_once():
     assert isinstance(low, float) and isinstance(high, float)
     half = 2.364624 * levels.std(ddof=1) / 8**0.5  # Student's t with 7 degrees
     assert (high - low) / 2 == pytest.approx(half, rel=0.25)
+    single = statistics.interval_of_metric(mean, levels, levels, np.ones((8, 2), dtype=bool), 1)
+    assert single == pytest.approx((low, high), abs=0.2 * half)  # as many sequences without groups are as few cases
     assert of(levels[:5], 10) == "5 test groups are too few for an interval, which needs 6"
