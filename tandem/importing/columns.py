@@ -215,7 +215,7 @@ class TableColumns:
                     found += "s" * (len(others) > 1)
                     if is_named and pd.to_datetime(others, format="mixed", errors="coerce").notna().all():
                         return f"{found}; write them alike: {place} = pandas.to_datetime({place}, format='mixed')"
-                    return f"{found}, which is none; correct it, or leave the row out"
+                    return f"{found}, which is none; correct such cells, or leave the rows out"
                 if form == DAY_FIRST and (is_first := day_comes_first(cells)) is not None:
                     condition, code = "", code if is_first else code.replace(", dayfirst=True", "")
                 is_asked = form == DAY_FIRST and any(formats_of(cells.iloc[0]))
@@ -423,8 +423,8 @@ def advice_on_repeats(columns: TableColumns, sequence: str, step: str) -> str:
     sort = f"table.sort_values({step!r}, kind='stable', key={key})"
     return (
         f"; or if several rows may have one {step!r}, number them in its order: table = {sort}; "
-        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row{advice_on_events(columns, step)}"
-    )
+        f"table['row'] = table.groupby({sequence!r}).cumcount(); then give --step row"
+    ) + ("" if is_clock else advice_on_events(columns, step))
 
 
 def advice_on_events(columns: TableColumns, time: str) -> str:

@@ -110,13 +110,11 @@ def ways_out(columns: TableColumns, choices: Choices, is_of_file: bool) -> dict[
     ways = {record: f"give a shorter --window, or split each stretch: {cut}"}
     if not sequence or sequence == NO_GROUPS:
         return ways
-    single, rows_each = (
-        "every sequence needs at least 2",
-        f"table.groupby({sequence!r})[{sequence!r}].transform('size')",
-    )
-    ways[single] = f"{single}; leave out such sequences: table = table[{rows_each} > 1]; the sequence is {sequence!r} "
-    ways[single] += f"({choices['sequence'][1]}), and --sequence names another"
-    ways[single] += "".join(advice_on_events(columns, time) for time in columns.of_kind("time")[:1])
+    single = "every sequence needs at least 2"
+    leave_out = f"table = table[table.groupby({sequence!r})[{sequence!r}].transform('size') > 1]"
+    events = "".join(advice_on_events(columns, time) for time in columns.of_kind("time")[:1])
+    ways[single] = f"{single}; leave out such sequences: {leave_out}; the sequence is {sequence!r} "
+    ways[single] += f"({choices['sequence'][1]}), and --sequence names another{events}"
     repeats, move = "name other columns for the sequence and the step", "move some of its sequences to train"
     omit = "leave the class out (`rare_classes: omit` in preprocess)"
     own_split = "a column `split` (train, val or test in every row) decides"

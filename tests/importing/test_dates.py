@@ -158,7 +158,7 @@ def test_a_row_of_totals_is_named(tmp_path: Path):
     total = pd.DataFrame({"time": ["Summe"], "value": [table["value"].sum()]})
     message = refusal(saved(pd.concat([table, total]), tmp_path / "t.csv"))
     assert (
-        "dates like '13.01.2024 00:00', and 'Summe' in 1 row, which is none; correct it, or leave the row out"
+        "dates like '13.01.2024 00:00', and 'Summe' in 1 row, which is none; correct such cells, or leave the rows out"
         in message
     )
 
