@@ -33,6 +33,7 @@ from tandem.tasks.groups import Groups
 from tandem.tasks.statistics import interval_of_metric, num_resamples
 from tandem.terminal.messages import nearest
 from tandem.training.context import RunContext
+from tandem.training.random_draws import seed_python_and_numpy
 
 SLOW_SECONDS = 10.0  # an interval that takes longer is announced
 NAME = r"[\w.\- /]+"  # what MLflow accepts
@@ -91,6 +92,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     for component in components:
         function = component.load()
         arguments = {name: value for name, value in requested.items() if name in component.arguments}
+        seed_python_and_numpy(component.attribute)  # a metric may draw
         start = time.monotonic()
         with component.explained():
             returned = function(predictions.copy(), targets.copy(), mask.copy(), **arguments)  # it may change them

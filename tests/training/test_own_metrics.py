@@ -135,6 +135,16 @@ def test_a_metric_that_fails_ends_evaluate_with_one_sentence(template: Path, tmp
         assert done.returncode == 1 and words in done.stdout and "Traceback" not in done.stdout, done.stdout
 
 
+def test_a_metric_that_draws_gives_the_same_number_again(template: Path, tmp_path: Path):
+    project, found = copy_of(template, tmp_path / "project", named("metrics.py:own")), set[float]()
+    code = "import random\nimport numpy as np\n\n\ndef own(predictions, targets, mask):\n"
+    (project / "workloads/tiny/metrics.py").write_text(f"{code}    return random.random() + np.random.random()\n")
+    for _ in range(2):
+        stage(project, "evaluate", "tiny", "cpu", publishes=False)
+        found.add(read_record(project, "score.json")["metrics"]["own"])
+    assert len(found) == 1
+
+
 SOURCE = """\
 import numpy as np
 
