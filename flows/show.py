@@ -5,8 +5,8 @@ differ from the last commit. `dvc exp show` shows more, in a wider table.
 
 A row "here, outdated" is the result of earlier parameters, code or data; the line below its table says which changed,
 and has the command that updates it. Instead of a score, a row has "queued", "running", "failed", "not trained" or "not
-evaluated" if there is no result, and "not compared" if `compare` did not run after its training: results/scores.json
-then has the score of another one.
+evaluated" if there is no result, and "not compared" if `compare` did not run after its training, or left it out:
+results/scores.json then has the score of another one, or none.
 
     tandem show
     tandem show sign --commits 5
@@ -124,8 +124,9 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
                if MACHINE in row["changed"]][:1]  # fmt: skip
     if any(row["state"] == NOT_COMPARED for row in rows):
         advice.append(
-            "not compared: `compare` has not run after this training, or an earlier version of Tandem ran it; an "
-            "experiment with `compare` among its targets has a score"
+            "not compared: `compare` has not run after this training, left it out because of other parameters, or was "
+            f"of an earlier version of Tandem; here, `tandem repro {workload}` runs it, and an experiment with "
+            "`compare` among its targets has a score"
         )
     return "\n".join([workload, *aligned([TITLES, *lines], indent=""), *advice, ""])
 
@@ -136,7 +137,12 @@ def status_and_experiments(num_commits: int) -> tuple[Status, list[Experiment]]:
     """
     with suppress(CommandError):  # this machine may lack a device of params.yaml; other results can still be shown
         output_of(sys.executable, "-m", "tandem.stage", "hardware")  # the status depends on the code that it describes
-    output = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    try:
+        output = output_of(sys.executable, "-c", STATUS_AND_EXPERIMENTS, str(num_commits))
+    except CommandError as error:
+        may_not = re.search(r"\[Errno (13|30)\]", str(error))  # in another user's folder, on a read-only disk
+        step = "; DVC locks what it reads: let this user write there, or run this in a clone" if may_not else ""
+        raise CommandError(f"{error}{step}", error.status) from None
     status, baselines = map(json.loads, output.splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:
@@ -190,14 +196,15 @@ def rows_of(
             yield {"experiment": HERE, "device": requested, **empty, "state": "running"}
         devices = [requested for requested in devices if requested not in running]
     records = recorded_timings(experiment).get(workload, {}) if scores else {}
-    if is_here and scores:
-        here = {requested for requested in scores if has_result(workload, requested, "evaluate")}
+    if is_here:
+        here = {requested for requested in devices if has_result(workload, requested, "evaluate")}
         for requested in devices:
             if requested not in here:
                 update = f"tandem repro {workload}"
                 missing = NOT_EVALUATED if has_result(workload, requested, "train") else NOT_TRAINED
                 yield {"experiment": name, "device": requested, **empty, "update": update, "state": missing}
-        scores = {requested: score for requested, score in scores.items() if requested in here & {*devices}}
+        # `compare` leaves out what has other parameters: no score then, and "not compared".
+        scores = {requested: scores.get(requested) for requested in devices if requested in here}
     for requested, score in scores.items():
         times = timings.get(requested, {})
         changed = changed_inputs(workload, requested, status) if is_here else []
@@ -231,10 +238,12 @@ def differing(parameters: dict[str, Any], reference: dict[str, Any]) -> dict[str
 
 
 def data_differs(workload: str, experiment: Experiment) -> bool:
-    """Whether the raw data differs from the last commit's, which may have none of it, as of a new workload."""
+    """Whether the raw data differs from the last commit's; not if that has none of it, as of a new workload."""
     folder = files.relative(files.raw_dir(workload))
+    if not git(files.ROOT, "ls-tree", "HEAD", "--", folder):
+        return False
     if experiment["rev"] == WORKSPACE:
-        return is_data_edited(files.ROOT, workload) and bool(git(files.ROOT, "ls-tree", "HEAD", "--", folder))
+        return is_data_edited(files.ROOT, workload)
     return bool(git(files.ROOT, "diff", "--name-only", "HEAD", experiment["rev"], "--", folder))
 
 

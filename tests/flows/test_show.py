@@ -128,6 +128,27 @@ def test_edited_data_is_a_difference_from_the_last_commit(trained: Path, tmp_pat
     assert rows["main"]["params"] == {}
 
 
+def test_the_data_of_a_workload_that_the_last_commit_lacks_is_not_edited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for module in (show.files, provenance):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "before")
+    (tmp_path / "workloads/new/data").mkdir(parents=True)
+    (tmp_path / "workloads/new/data/table.csv").write_text("1\n")
+    commit(tmp_path)
+    git(tmp_path, "branch", "experiment")
+    assert not show.data_differs("new", {"rev": "experiment"})
+    git(tmp_path, "reset", "-q", "--hard", "HEAD~")
+    assert not show.data_differs("new", {"rev": "experiment"})
+    git(tmp_path, "merge", "-q", "experiment")
+    (tmp_path / "workloads/new/data/table.csv").write_text("2\n")
+    assert show.data_differs("new", {"rev": WORKSPACE})
+    commit(tmp_path)
+    assert show.data_differs("new", {"rev": "experiment"})
+
+
 def shown_rows(project: Path) -> dict[str, dict[str, Any]]:
     return {row["experiment"]: row for row in rows_in(project)}
 
@@ -207,6 +228,25 @@ def test_no_row_has_the_score_of_another_training(project: Path):
     assert shown_rows(project)["main"]["state"] == "not compared"
 
 
+@pytest.mark.long  # the same with DVC's answer as a literal: test_a_result_without_a_score_is_not_compared
+def test_what_compare_left_out_keeps_its_row(trained: Path, tmp_path: Path):
+    """Another workload was run after an edit of this one's parameters."""
+    project = without_publisher(copy_of(trained, tmp_path / "project"))
+    add_workload(project, "other")
+    params = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(params.replace("epochs: 3", "epochs: 4", 1))
+    tandem(project, "repro", "other")
+    assert "tiny" not in json.loads((project / "results/scores.json").read_text())
+    row = shown_rows(project)["here, now"]
+    assert (row["state"], row["score"], row["outdated"]) == ("not compared", None, True)
+    (project / "params.yaml").write_text(params)
+    text = tandem(project, "show", "tiny").stdout
+    assert re.search("^here, now +cpu +not compared ", text, re.MULTILINE)
+    assert "left it out because of other parameters" in text and "`tandem repro tiny` runs it" in text
+    output = tandem(project, "repro", "tiny").stdout
+    assert "train@tiny" not in output and shown_rows(project)["here, now"]["score"]
+
+
 def test_a_row_has_the_mean_of_its_seeds_as_dvc_does(published: Path):
     scores = [read_record(published, "score.json", seed=seed)["metrics"]["accuracy"] for seed in (0, 1)]
     row = shown_rows(published)["shorter"]
@@ -261,10 +301,18 @@ def in_workspace(device: str, scores: dict[str, Any]) -> dict[str, Any]:
     return {"rev": WORKSPACE, "name": None, "state": None, "data": data}
 
 
-@pytest.mark.parametrize(("status", "expected"), [({"compare": None}, ["running"]), ({}, [])])
+@pytest.mark.parametrize(("status", "expected"), [({"compare": None}, ["running"]), ({}, ["not trained"])])
 def test_while_compare_runs_a_row_without_its_score_is_running(status: dict[str, Any], expected: list[str]):
     here = in_workspace("cpu", {})
     assert [row["state"] for row in show.rows_of("tiny", here, [here], status)] == expected
+
+
+def test_a_result_without_a_score_is_not_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(show, "has_result", lambda workload, device, stage: True)
+    here = in_workspace("cpu", {})
+    rows = [*show.rows_of("tiny", here, [here], {})]
+    assert [(row["experiment"], row["state"], row["score"]) for row in rows] == [("here, now", "not compared", None)]
+    assert "here, `tandem repro tiny` runs it" in show.table("tiny", rows)
 
 
 def test_a_device_that_was_added_is_not_trained_and_one_that_was_removed_has_no_row(monkeypatch: pytest.MonkeyPatch):
