@@ -8,6 +8,7 @@ Exit status: 0 no problem (warnings do not count), 1 a problem.
 
 # To add a check, write a function that yields findings and add it to CHECKS.
 
+import errno
 import json
 import os
 import platform
@@ -27,7 +28,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from tandem.terminal.command import DONE, FAILED, CommandError, Result
+from tandem.terminal.command import DONE, FAILED, CommandError, Result, sentence_of
 
 try:
     from packaging.requirements import Requirement
@@ -37,6 +38,7 @@ try:
     from tandem.devices import cuda, nvml
     from tandem.devices.hardware import driver_text, free_memory_bytes, torch_build
     from tandem.files import FULL, ROOT, relative
+    from tandem.params.loading import load_params
     from tandem.runs import provenance
     from tandem.tracking import store
 except ImportError as error:
@@ -137,12 +139,13 @@ def space() -> Iterator[Finding]:
     free = free_memory_bytes() / 2**30
     why = "the kernel kills a training if memory runs out; torch needs 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
-    why, disks = "a checkpoint or a result cannot be saved", defaultdict(list)
+    why, disks, read_only = "a checkpoint or a result cannot be saved", defaultdict(list), set[int]()
     cache, temporary = damaged_files.cache_folder(), Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
     for folder in (*(ROOT / name for name in (".", "results", "mlruns", ".tandem")), cache, temporary):
         if not folder.is_dir():
             continue
-        disks[folder.stat().st_dev].append(folder)
+        disk = folder.stat().st_dev
+        disks[disk].append(folder)
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"tandem")
@@ -150,10 +153,17 @@ def space() -> Iterator[Finding]:
             fix = f'sudo chown -R "$USER" {quote(str(folder))}; findmnt -T {quote(str(folder))}'
             if error.errno in FULL:
                 fix = room_advice(folder)
+            elif error.errno == errno.EROFS:
+                if disk in read_only:  # one remedy for all its folders
+                    continue
+                read_only.add(disk)
+                remount = f'sudo mount -o remount,rw "$(findmnt -no TARGET -T {quote(str(folder))})"'
+                fix = f"clone the project to a disk that this user may write; or: {remount}"
             elif folder == cache and not cache.is_relative_to(ROOT):
                 fix = share_advice(cache)
             yield Finding("problem", f"{folder}: cannot be written: {error.strerror}", why, fix)
-    if closed := next((path for path in cache_folders(cache) if not os.access(path, os.W_OK | os.X_OK)), None):
+    folders_of_cache = (path for path in cache_folders(cache) if path.stat().st_dev not in read_only)
+    if closed := next((path for path in folders_of_cache if not os.access(path, os.W_OK | os.X_OK)), None):
         what = f"{closed} belongs to {owner(closed)} and cannot be written"
         yield Finding("problem", what, "DVC cannot store results there", share_advice(cache))
     for folders in disks.values():
@@ -194,10 +204,22 @@ def dvc() -> Iterator[Finding]:
 
 
 def git() -> Iterator[Finding]:
-    reason = provenance.refusal()
-    what, _, fix = reason.partition("; run: ")
-    if reason:
-        yield Finding("problem", what, "a training records no commit and can never be verified", fix)
+    why = "a training records no commit and can never be verified"
+    if reason := provenance.refusal():
+        what, _, fix = reason.partition("; run: ")
+        yield Finding("problem", what, why, fix)
+    elif not shutil.which("git"):
+        yield Finding("problem", "git is not installed", f"DVC needs it; {why}", "install git")
+    elif provenance.git(ROOT, "rev-parse", "--git-dir") is None:
+        what = f"{ROOT} is not in a git repository, as after a download without git"
+        yield Finding("problem", what, f"DVC, `tandem repro` and others fail; {why}", "git init; or clone the project")
+
+
+def params() -> Iterator[Finding]:
+    try:
+        load_params()
+    except (OSError, ValueError) as error:
+        yield Finding("problem", sentence_of(error), "other commands end with this sentence", "git diff params.yaml")
 
 
 def mlflow() -> Iterator[Finding]:
@@ -233,7 +255,7 @@ def live() -> Iterator[Finding]:
         yield Finding(status, f"{what}; peak memory {result['peak_mib']} MiB", why, fix)
 
 
-CHECKS = (python, packages, account, gpu, space, git, dvc, mlflow, live)
+CHECKS = (python, packages, account, gpu, space, git, params, dvc, mlflow, live)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -241,12 +263,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> Result:
-    report = []
+    report = list[dict[str, str]]()
     for check in CHECKS[:-1] if options.no_live else CHECKS:
         try:
             findings = list(check()) or [Finding("ok", "no problem found", "", "")]
         except Exception as error:  # what a check reads may be missing or damaged in any way
-            findings = [Finding("problem", f"{type(error).__name__}: {error}", "this check failed", REINSTALL)]
+            earlier = [finding["check"] for finding in report if finding["status"] == "problem"]
+            fix = f"first what {' and '.join(dict.fromkeys(earlier))} says above" if earlier else REINSTALL
+            findings = [Finding("problem", f"{type(error).__name__}: {error}", "this check failed", fix)]
         for finding in findings:
             report.append({"check": check.__name__, **finding._asdict()})
             advice = "" if finding.status == "ok" else f"\n  why: {finding.why}\n  fix: {finding.fix}"

@@ -124,9 +124,14 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
     room = about(findings, "GiB are free on the disk of the project, ")
     assert room["fix"].startswith(f"du -xh --max-depth=2 {project} ")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    read_only = about(diagnose(project), f"{project}/mlruns: ")
+    read_only = about(diagnose(project), "Read-only file system")
     saw(read_only["what"].replace(f"{small_disk}/", ""))
-    assert "Read-only file system" in read_only["what"] and "chown" in read_only["fix"]
+    assert read_only["what"].startswith(f"{project}: ")
+    shown = run_in(project, sys.executable, "-m", "tandem.cli", "show", check=False)
+    assert shown.returncode == 2 and "Read-only file system" in shown.stdout
+    assert "DVC locks what it reads: let this user write there, or run this in a clone" in shown.stdout
+    run_in(project, "sh", "-c", read_only["fix"].partition("; or: sudo ")[2])
+    assert not [finding for finding in diagnose(project) if "Read-only" in finding["what"]]
 
 
 UNTIL_THEN = "until then, a training records no commit and cannot be verified"
@@ -162,6 +167,44 @@ def test_a_clone_of_another_user_is_named_with_gits_command(project: Path, tmp_p
         assert "warning" not in stage(project, "hardware", **settings).stdout
     finally:
         os.chown(project, 0, -1)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A project with the lock files that git has, of a doctor who finds nothing wrong with git, params.yaml and DVC."""
+    project = copy_to(tmp_path / "project")
+    for folder in (project, project / "stages"):
+        (folder / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    return project
+
+
+def problems_of_the_project(project: Path) -> list[dict[str, str]]:
+    return [finding for finding in diagnose(project) if finding["check"] in ("git", "params", "dvc")]
+
+
+def test_a_folder_without_git_is_named_and_git_init_is_enough(clone: Path) -> None:
+    shutil.rmtree(clone / ".git")
+    of_git, of_dvc = problems_of_the_project(clone)
+    assert of_git["what"].startswith(f"{clone} is not in a git repository") and of_git["fix"].startswith("git init;")
+    assert of_dvc["what"].endswith(" is not a git repository") and of_dvc["fix"] == "first what git says above"
+    run_in(clone, "git", "init", "-q")
+    assert problems_of_the_project(clone) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("tiny:\n", "tiny\n", "not valid YAML"),
+        ("devices:", "devces:", "the file lacks devices; add `devices: [auto]`"),
+        ("epochs: 3", "epochs: 0", "tiny.train.epochs is 0; it must be "),
+    ],
+)
+def test_a_mistake_in_params_has_the_sentence_of_other_commands(clone: Path, old: str, new: str, words: str) -> None:
+    params = clone / "params.yaml"
+    params.write_text(params.read_text().replace(old, new, 1))
+    mistake, *others = problems_of_the_project(clone)
+    assert mistake["check"] == "params" and mistake["what"].startswith("params.yaml") and words in mistake["what"]
+    assert {other["fix"] for other in others} <= {"first what params says above"}
 
 
 @pytest.mark.long
