@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from tandem.devices.names import split_device
+from tandem.devices.names import SINGLE, split_device
 from tandem.params.intervals import parse_interval
 from tandem.params.parsing import check_name, flatten, literal
 from tandem.params.task_attributes import TaskAttributes, attributes_of
@@ -40,6 +40,8 @@ def check_unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def check_device(name: str) -> str:
+    if name == "gpu":  # the most similar name is cpu
+        raise ValueError(f"is 'gpu'; did you mean 'cuda'? accepted: {', '.join(SINGLE)}")
     split_device(name, "")
     return name
 

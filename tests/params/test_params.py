@@ -56,7 +56,7 @@ MISTAKES: dict[int, list[tuple[str, str, list[str]]]] = {
         ("features: [x, y]", "features: []", ["tiny.preprocess.columns.features is []", "at least one column"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
-        ("devices: [cpu]", "devices: [gpu]", ["devices[0]", "'gpu'", "accepted: auto, cpu, cuda"]),
+        ("devices: [cpu]", "devices: [gpu]", ["devices[0] is 'gpu'; did you mean 'cuda'? accepted: auto, cpu, cuda"]),
         ("[cpu]", "[2xauto]", ["'2xauto'; did you mean 'auto'? accepted", "2xcpu to 4096xcpu or 2xcuda"]),
         ("[cpu]", "[1xcpu]", ["'1xcpu'; did you mean 'cpu'? accepted", "2xcpu to 4096xcpu"]),
         ("[cpu]", "[cpux2]", ["'cpux2'; did you mean 'cpu'? accepted: auto, cpu, cuda, or several workers"]),
