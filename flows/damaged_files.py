@@ -25,6 +25,8 @@ def with_damaged_file(error: str) -> str:
         return f"DVC's index of this project is damaged ({error}); run: rm .dvc/tmp/btime && dvc repro"
     if "Permission denied" in error and f"{cache_folder()}/" in error:
         return f"this user may not write to DVC's cache ({error}); `tandem doctor` has the command that shares it"
+    if error.endswith("is not a git repository"):
+        return f"{error}, as after a download; run: git init (or clone the project instead)"
     # DVC's own words differ with the place where a kill cut dvc.lock.
     return "; ".join(f"{problem}, so DVC cannot read it; run: {fix}" for problem, fix in unreadable_files()) or error
 
@@ -46,7 +48,9 @@ def unreadable_files() -> list[Damage]:
     problems = []
     for name in LOCK_FILES:
         path = files.ROOT / name
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "{}"
+        if not path.exists():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
         try:
             COMPILED_LOCKFILE_SCHEMA(loads_yaml(text))
         except (YAMLError, Invalid):

@@ -23,6 +23,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from flows.damaged_files import with_damaged_file
 from flows.processes import output_of
 from flows.status import DEVICES, KINDS, has_result, kinds_of_changes
 from tandem import files
@@ -142,7 +143,7 @@ def status_and_experiments(num_commits: int) -> tuple[Status, list[Experiment]]:
     except CommandError as error:
         may_not = re.search(r"\[Errno (13|30)\]", str(error))  # in another user's folder, on a read-only disk
         step = "; DVC locks what it reads: let this user write there, or run this in a clone" if may_not else ""
-        raise CommandError(f"{error}{step}", error.status) from None
+        raise CommandError(f"{with_damaged_file(str(error))}{step}", error.status) from None
     status, baselines = map(json.loads, output.splitlines())
     experiments: list[Experiment] = []
     for baseline in baselines:

@@ -14,10 +14,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
+from flows.damaged_files import with_damaged_file
 from flows.processes import output_of
 from tandem import files
 from tandem.params.loading import load_params
-from tandem.terminal.command import DONE, FAILED, Result
+from tandem.terminal.command import DONE, FAILED, CommandError, Result
 
 ALWAYS_RUNS = "stages/dvc.yaml:hardware"
 DEVICES = "results/hardware/devices"
@@ -34,7 +35,10 @@ KINDS = {
 
 def main(options: Namespace) -> Result:
     output_of(sys.executable, "-m", "tandem.stage", "hardware")
-    status = json.loads(output_of(sys.executable, "-m", "dvc", "--wait-for-lock", "status", "--json"))
+    try:
+        status = json.loads(output_of(sys.executable, "-m", "dvc", "--wait-for-lock", "status", "--json"))
+    except CommandError as error:
+        raise CommandError(with_damaged_file(str(error)), error.status) from None
     outdated = {name: changes for name, changes in status.items() if name != ALWAYS_RUNS}
     params, lines = load_params(), list[str]()
     changed = {name: kinds_of_changes([changes]) or ["its outputs"] for name, changes in outdated.items()}

@@ -187,7 +187,12 @@ def test_a_folder_without_git_is_named_and_git_init_is_enough(clone: Path) -> No
     of_git, of_dvc = problems_of_the_project(clone)
     assert of_git["what"].startswith(f"{clone} is not in a git repository") and of_git["fix"].startswith("git init;")
     assert of_dvc["what"].endswith(" is not a git repository") and of_dvc["fix"] == "first what git says above"
+    for command in ("repro", "status", "show"):
+        refused = run_in(clone, sys.executable, "-m", "tandem.cli", command, check=False)
+        assert refused.returncode and "is not a git repository, as after a download; run: git init" in refused.stdout
     run_in(clone, "git", "init", "-q")
+    for lock in clone.glob("**/dvc.lock"):  # what the first run writes is not a damaged one before it
+        lock.unlink()
     assert problems_of_the_project(clone) == []
 
 
