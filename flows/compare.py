@@ -2,8 +2,10 @@
 
 A RUN is one of
 
-    sign@cpu, sign@cuda     the latest finished run of workload@device in MLflow, with the seeds trained with it
-    sign@cpu-0              the latest run with this seed only
+    sign@cpu, sign@cuda     the run in results/ of a workload on a device, with all its seeds; if there is none, the
+                            latest finished one in MLflow
+    sign@cpu-0              only this seed
+    brown-swan              an experiment that `tandem show` lists, if it trained one workload on one device
     1a2b3c4d                the id of an MLflow run or its first digits; the id of a parent run means all its seeds
     results/runs/sign/auto  the folder of a run or of all its seeds, including one copied from another machine
 

@@ -4,6 +4,7 @@ RUN is one of
 
     sign@cpu, sign@cpu-0    the run in results/ of a workload on a device, with a seed; if there is none, the latest in
                             MLflow
+    brown-swan              an experiment that `tandem show` lists, if it trained one workload on one device
     3f1c...                 an MLflow run id
     results/runs/sign/auto  the folder of a run (the first seed if it has several), including one from another machine
     published               the results in results/ against those published with the project; trains nothing

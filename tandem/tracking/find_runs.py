@@ -1,16 +1,15 @@
-"""Finds recorded runs by name: `find("sign@cpu")` returns the workspace's, `find_seeds` the latest in MLflow.
+"""Finds recorded runs by name: `find_seeds("sign@cpu")` returns a run for each seed, `find` the first of them.
 
 A run is named by
 
     an MLflow run id          or its first digits, at least 6; in the tracking store in use: the project's, or the one
                               that MLFLOW_TRACKING_URI names
     sign@cpu, sign@cpu-0      workload@device[-seed]. The device is the one in params.yaml (including `auto`), or the
-                              one that was used: the latest finished run in the tracking store. `find` returns the run
-                              in results/ if there is one
+                              one that was used: the run in results/; if there is none, the latest finished run in the
+                              tracking store
+    brown-swan                an experiment of DVC, as `tandem show` lists it, that trained one workload on one device
     a path                    of a run's folder (results/runs/sign/cpu, or of one of its seeds
                               results/runs/sign/cpu/train/result/0), or of a file in it
-
-Of several seeds, `find` returns the first.
 
 Returns `Run` (tandem/runs/run.py). Artifacts on a tracking server come through that server. Errors that the caller
 can fix are ValueErrors with one sentence.
@@ -26,8 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tandem.files import runs_dir
+from tandem import files
 from tandem.params.loading import load_params
+from tandem.runs.provenance import git
 from tandem.runs.run import Run, open_folder, open_run, seeds_in
 from tandem.terminal.command import WrongArgument
 from tandem.terminal.messages import nearest, without_password
@@ -38,7 +38,10 @@ from tandem.tracking.store import database_file, shown_uri, tracking_uri
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")  # of MLflow, or its beginning
 ID_LENGTH = 32
 NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
-FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a run's folder"
+FORMS = (
+    "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), the name of an experiment, or the "
+    "path of a run's folder"
+)
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
@@ -47,14 +50,12 @@ IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a
 def find(run: str) -> Run:
     """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
     check_name(run)
-    if (match := NAME.fullmatch(run)) and (workspace_run := run_of_workspace(match)):
-        return workspace_run
     return find_seeds(run)[0]
 
 
 def check_name(run: str) -> None:
     """Raises WrongArgument if `run` can name no run. Does not ask MLflow, because that takes seconds for its import."""
-    if Path(run).exists() or RUN_ID.fullmatch(run):
+    if Path(run).exists() or RUN_ID.fullmatch(run) or is_experiment(run):
         return
     match, workloads = NAME.fullmatch(run), load_params().workloads
     if not match:
@@ -64,33 +65,44 @@ def check_name(run: str) -> None:
         raise WrongArgument(f"{run}: {name!r} is not a workload of params.yaml ({former}){nearest(name, workloads)}")
 
 
-def run_of_workspace(name: re.Match[str]) -> Run | None:
-    """Return the run in results/ that has this name, with a device of params.yaml."""
+def is_experiment(name: str) -> bool:
+    """Whether DVC has an experiment with this name."""
+    refs = git(files.ROOT, "for-each-ref", "--format=%(refname)", "refs/exps") or b""
+    return any(ref.endswith(f"/{name}") for ref in refs.decode().splitlines())
+
+
+def runs_of_workspace(name: re.Match[str]) -> list[Run]:
+    """Return the runs in results/ that have this name, with a device of params.yaml; empty if there are none."""
     workload, devices = name["workload"], load_params().devices
     for device in sorted(devices, key=lambda device: device != name["device"]):  # `cpu` before `auto`
-        folder = runs_dir(workload, device)
-        for seed in seeds_in(folder):
-            if name["seed"] not in (None, str(seed)):
-                continue
-            run = open_folder(folder, seed)
-            if name["device"] in (device, run.kind):
-                run_id = run.tracking.get("run_id")
-                return replace(run, name=f"{workload}@{device}-{seed}", run_id=run_id)
-    return None
+        folder = files.runs_dir(workload, device)
+        seeds = [seed for seed in seeds_in(folder) if name["seed"] in (None, str(seed))]
+        runs = [open_folder(folder, seed) for seed in seeds]
+        if runs and name["device"] in (device, runs[0].kind):
+            return [
+                replace(run, name=f"{workload}@{device}-{run.seed}", run_id=run.tracking.get("run_id")) for run in runs
+            ]
+    return []
 
 
 def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
-    `check_name` accepts `run`. It may be one run, the parent run of several seeds, a name without a seed whose latest
-    run has such a parent, or the folder of a device with all its seeds.
+    `check_name` accepts `run`. It may be one run, the parent run of several seeds, a name without a seed, an
+    experiment, or the folder of a device with all its seeds.
     """
     if (path := Path(run)).exists():
         return [open_folder(path, seed) for seed in seeds_in(path) or (None,)]
-    entry = entry_of(run)
     match = NAME.fullmatch(run)
-    parent_id = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
-    siblings = children_of(entry, parent_id) if parent_id or not is_training(entry) else []
+    if match and (runs := runs_of_workspace(match)):
+        return runs
+    if match or RUN_ID.fullmatch(run):
+        entry = entry_of(run)
+        parent_id = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
+        siblings = children_of(entry, parent_id) if parent_id or not is_training(entry) else []
+    else:
+        siblings = trainings_of_experiment(run)
+        entry = siblings[0]
     # For a seed that was trained again, the newest run counts: the newest runs come first.
     by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
     if not by_seed and not is_training(entry):
@@ -178,6 +190,21 @@ def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
     entries = [entry for of_device in either for entry in search(ids, of_device, *common, most=1, by="end_time")]
     return sorted(entries, key=lambda entry: -entry.info.end_time)[:1]
+
+
+def trainings_of_experiment(experiment: str) -> list[Any]:
+    """Return its finished trainings. Raises WrongArgument if there is none, or if they are of several names."""
+    entries = search(
+        experiments(), f"tags.`dvc.experiment` = '{experiment}'", "attributes.status = 'FINISHED'", IS_TRAINING
+    )
+    if not entries:
+        where = shown_uri(tracking_uri())
+        raise WrongArgument(f"MLflow at {where} has no finished run of the experiment {experiment}; {available_runs()}")
+    ids = {re.sub(r"-\d+$", "", name_of(entry)): entry.info.run_id for entry in entries}
+    if len(ids) > 1:
+        trained = ", ".join(f"{name} ({run_id})" for name, run_id in ids.items())
+        raise WrongArgument(f"the experiment {experiment} trained {trained}; name one of them by its MLflow run id")
+    return entries
 
 
 def available_runs() -> str:

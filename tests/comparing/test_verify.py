@@ -361,7 +361,9 @@ def test_people_decide_whether_the_endpoints_differ(size: int, verdict: str) -> 
     assert ("test groups" in judged.sentence) and ("no 95% interval: 4 test groups" in judged.sentence) == (size == 100)
 
 
-def test_a_name_means_the_run_in_results_then_the_latest(project: Path, tmp_path: Path) -> None:
+def test_a_name_means_the_run_in_results_or_the_latest_and_an_experiments_its_own(
+    project: Path, tmp_path: Path
+) -> None:
     other = copy_of(project, tmp_path / "other")
 
     def answer(expression: str) -> str:
@@ -373,6 +375,7 @@ def test_a_name_means_the_run_in_results_then_the_latest(project: Path, tmp_path
 
     def record() -> str:
         tags = {name: original.data.tags[name] for name in ("workload", "requested_device")}
+        tags["dvc.experiment"] = "brown-swan"
         new = client.create_run(original.info.experiment_id, tags=tags).info.run_id
         client.log_param(new, "device", "cpu")
         for name in ("train.json", "timing.json"):
@@ -381,7 +384,15 @@ def test_a_name_means_the_run_in_results_then_the_latest(project: Path, tmp_path
         return str(new)
 
     latest = record()
-    name = "find_runs.find('tiny@cpu').run_id"
-    assert answer(name) == original.info.run_id
+
+    def ids_of(name: str) -> list[str]:
+        return answer(f"*(run.run_id for run in [find_runs.find({name!r}), *find_runs.find_seeds({name!r})])").split()
+
+    assert ids_of("tiny@cpu") == ids_of("tiny@cpu-0") == [original.info.run_id] * 2
+    refused = tandem(other, "compare", "tiny@cpu", "brown-swan", check=False)
+    assert refused.returncode == 2 and "'brown-swan' is neither a run nor an existing file" in refused.stdout
+    git(other, "update-ref", "refs/exps/1a/2b3c/brown-swan", "HEAD")
+    assert ids_of("brown-swan") == [latest] * 2
+    assert "| brown-swan " in tandem(other, "compare", "tiny@cpu", "brown-swan").stdout
     shutil.rmtree(other / "results/runs")
-    assert answer(name) == latest
+    assert ids_of("tiny@cpu") == [latest] * 2

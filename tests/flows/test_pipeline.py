@@ -115,6 +115,12 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     assert longer.data.tags["tandem.not_registered"].startswith("the experiment longer has other parameters")
     assert longer.outputs.model_outputs, "but its model is logged"
 
+    # The workspace has the results of `longer`; `queued` was recorded later.
+    refused = tandem(project, "compare", "tiny@cpu", "longer", check=False)
+    assert refused.returncode == 2 and "tiny@cpu and longer are the same run" in refused.stdout
+    compared = tandem(project, "compare", "tiny@cpu", "queued").stdout
+    assert re.search(r"\| \* +\| seed +\| 0 +\| 1 ", compared), compared
+
 
 DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "repro"]
 
