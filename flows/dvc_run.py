@@ -17,13 +17,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from dvc.cli import DvcParserError, parse_args
 from dvc.commands.experiments.run import CmdExperimentsRun
 from dvc.commands.repro import CmdRepro
+from dvc.lock import LockError
 from dvc.logger import set_loggers_level
 from dvc.repo import Repo
 from dvc.repo.experiments.executor.local import TempDirExecutor
@@ -37,6 +40,7 @@ from dvc.ui import ui
 
 from flows.damaged_files import with_damaged_file
 from flows.events import Outcome, StageEvent
+from flows.other_runs import blockers_in, busy_sentence, described
 from tandem.files import LAST_ERROR
 from tandem.tracking.run_dir import DVC_PID, start_publisher
 
@@ -49,13 +53,18 @@ def main(commands: list[str]) -> int:
         print(f"\n{event.line}", flush=True)  # the stage may have left its last line open
 
     for command in commands:
-        if status := run(shlex.split(command), print_event):
+        if status := run(shlex.split(command), print_event, waits=True):
             return status
     return 0
 
 
-def run(arguments: list[str], on_event: Callable[[StageEvent], object], log_level: str = "INFO") -> int:
-    """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
+def run(
+    arguments: list[str], on_event: Callable[[StageEvent], object], log_level: str = "INFO", waits: bool = False
+) -> int:
+    """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status.
+
+    `waits`: if a plain `dvc repro` runs here, wait for its end and start again.
+    """
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
     os.environ[DVC_PID] = str(os.getpid())  # the publisher (tandem/tracking/publisher.py) ends with this process
@@ -70,21 +79,38 @@ def run(arguments: list[str], on_event: Callable[[StageEvent], object], log_leve
     if not options.quiet and log_level == "INFO":
         ui.enable()
     with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
-        try:
-            command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
-            command.on_event = on_event
-            status: int = command.do_run()
-            return status
-        except KeyboardInterrupt:
-            logger.error("interrupted by the user")
-            on_event(StageEvent("", "failed", message="interrupted by the user"))
-            return DVC_INTERRUPTED
-        except Exception as error:
-            logger.exception("")  # prints the error and its causes, as DVC's own command does
-            message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-            on_event(StageEvent("", "failed", message=with_damaged_file(message)))
-            is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
-            return DVC_REFUSED_ARGUMENTS if is_unknown_name else DVC_FAILED
+        blockers: list[int] = []
+        while True:
+            try:
+                wait_for_end_of(blockers)
+                command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
+                command.on_event = on_event
+                status: int = command.do_run()
+                return status
+            except KeyboardInterrupt:
+                logger.error("interrupted by the user")
+                on_event(StageEvent("", "failed", message="interrupted by the user"))
+                return DVC_INTERRUPTED
+            except Exception as error:
+                message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
+                if waits and (blockers := blockers_in(message)):
+                    continue
+                if busy := busy_sentence(message):
+                    logger.error(busy)
+                else:
+                    logger.exception("")  # prints the error and its causes, as DVC's own command does
+                on_event(StageEvent("", "failed", message=busy or with_damaged_file(message)))
+                is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
+                return DVC_REFUSED_ARGUMENTS if is_unknown_name else DVC_FAILED
+
+
+def wait_for_end_of(pids: list[int]) -> None:
+    for pid in pids:
+        print(f"{described(pid)} uses this project; waiting for its end", flush=True)
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(1.0)
 
 
 def reproduce_stage(
@@ -98,6 +124,8 @@ def reproduce_stage(
     began = time.monotonic()
     try:
         reproduced = dvc_reproduce(stage, **options)
+    except LockError:  # the stage has not begun
+        raise
     except Exception as error:
         ended_by = signal_in(str(error))
         reason = last_error(name) or (f"killed by {ended_by}" if ended_by else with_damaged_file(str(error)))

@@ -20,6 +20,7 @@ from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Crashed, State
 
+from flows.other_runs import LOCK, described
 from tandem import files
 from tandem.terminal.command import CommandError
 
@@ -90,14 +91,14 @@ def skipped_state(run: FlowRun) -> State[Any] | None:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Lock the repository; wait if another process has it.
+    """Lock the project, as `tandem repro` does; wait if another process has it.
 
     A run of a work pool also locks the machine, across its user's other clones with workers: two trainings on one GPU
     would both be slow, and their times could not be compared.
     """
     context = FlowRunContext.get()
     is_of_pool = context and context.flow_run and context.flow_run.work_pool_name
-    with lock_taken(files.STATE / "pipeline.lock", "this repository"):
+    with lock_taken(LOCK, "this project"):
         with lock_taken(files.user_cache_dir() / "worker.lock", "this machine") if is_of_pool else nullcontext():
             yield
 
@@ -109,7 +110,7 @@ def lock_taken(path: Path, resource: str) -> Iterator[None]:
         if holder is None:
             yield
             return
-    print(f"another pipeline run uses {resource} (process {holder}); waiting for its end")
+    print(f"{described(holder)} uses {resource}; waiting for its end")
     with files.locked(path):
         yield
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from flows.other_runs import busy_sentence
 from tandem import files
 from tandem.terminal.command import NO_ANSWER, CommandError
 
@@ -143,7 +144,7 @@ def output_of(*command: str, seconds: float | None = None) -> str:
     if process.returncode != 0:
         lines = ANSI.sub("", errors or output).strip().splitlines() or [exit_text(process.returncode)]
         reason = next((line for line in lines if line.lower().startswith(("error: ", "fatal: "))), lines[-1])
-        raise CommandError(reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)
+        raise CommandError(busy_sentence(errors) or reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)
     return output.strip()
 
 

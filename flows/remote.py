@@ -13,6 +13,7 @@ import time
 from uuid import UUID
 
 from flows import doctor
+from flows.other_runs import LOCK
 from flows.processes import output_of
 from tandem import files
 from tandem.stop_signals import end_with
@@ -119,7 +120,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     end_with(os.getppid())  # Prefect's worker
     try:
-        with files.locked(files.STATE / "pipeline.lock"):
+        with files.locked(LOCK):
             pull()
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ It calls `dvc repro` in this process. It prints a line for each stage that runs;
     tandem repro --verbose                  # print everything
     tandem repro --dry                      # only list what would run, where everything has run before
 
-Exit status: 0 done, 1 a stage failed, 2 a wrong argument, 130 stopped by Ctrl+C.
+Exit status: 0 done, 1 a stage failed, 2 a wrong argument, or another run uses the project, 130 stopped by Ctrl+C.
 """
 
 import os
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.events import StageEvent, counts
+from flows.other_runs import LOCK, in_use
 from flows.plan import commands_for, require_devices
 from flows.processes import output_of
 from flows.stage_lines import StageLines
@@ -30,7 +31,7 @@ from flows.ui import running_servers
 from tandem import files
 from tandem.params.loading import load_params
 from tandem.params.reading import read_yaml
-from tandem.terminal.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, WrongArgument, aligned
+from tandem.terminal.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, WrongArgument, aligned
 from tandem.terminal.messages import MORE_SEEDS, more_seeds_of, nearest
 
 LOG = files.STATE / "logs/repro.log"
@@ -47,10 +48,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> Result:
     os.chdir(files.ROOT)
-    words, started = options.more, time.monotonic()
+    words = options.more
     require_targets(words)
     if not NEED_NO_DEVICE & {*words}:
         require_devices(load_params().devices)
+    with files.locked(LOCK, wait=False) as holder:
+        if holder is not None:
+            raise CommandError(f"{in_use(holder)}, then run `{shlex.join(['tandem', 'repro', *words])}`", NO_ANSWER)
+        return reproduce(words)
+
+
+def reproduce(words: Sequence[str]) -> Result:
+    """Run DVC, and return what `tandem repro` prints after it."""
+    started = time.monotonic()
     if "--dry" in words:  # what would run depends on the machine and the code that this stage describes
         output_of(sys.executable, "-m", "tandem.stage", "hardware")
     workloads, commands = dvc_commands([word for word in words if word != "--verbose"])

@@ -153,23 +153,31 @@ def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> 
 
 
 @pytest.mark.case(44)
-def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
-    """DVC's list of running processes names one that lives; make repro"""
+def test_a_lock_whose_process_has_ended(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
+    """DVC's list of running processes names a number that another program has by now; then the command that it gave"""
     project = copy_of(trained, tmp_path / "project")
-    holder = subprocess.Popen(["sleep", "600"])
+    other = subprocess.Popen(["sleep", "600"])
     try:
         (project / ".dvc/tmp").mkdir(exist_ok=True)
-        entry = {"pid": holder.pid, "cmd": "dvc repro"}
+        entry = {"pid": other.pid, "cmd": "dvc repro"}
         locks = {"write": {str(project / run_path("score.json")): entry}, "read": {}}
         (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
-        done = tandem(project, "repro", "--force", "--single-item", "evaluate@tiny-cpu", check=False)
+        repro = ("repro", "--force", "--single-item", "evaluate@tiny-cpu")
+        done = tandem(project, *repro, check=False)
+        reason = done.stdout.strip().splitlines()[-1].strip()
+        assert done.returncode != 0 and "a process that has ended" in reason, done.stdout
+        saw(reason)
+        shell(project, reason.partition("run: ")[2])
+        tandem(project, *repro)
     finally:
-        holder.kill()
-        holder.wait()
-    assert done.returncode != 0 and f"(PID {holder.pid}): dvc repro" in done.stdout
-    advice = next(line for line in done.stdout.splitlines() if "you can manually remove" in line)
-    saw(advice.replace(str(project), "project"))
-    assert "If there are no processes with such PIDs" in advice and ".dvc/tmp/rwlock" in advice
+        other.kill()
+        other.wait()
+
+
+def test_a_missing_dvc_lock_is_not_damaged(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project")
+    (project / "dvc.lock").unlink()
+    assert "truncated" not in tandem(project, "doctor", "--no-live", check=False).stdout
 
 
 @pytest.mark.long

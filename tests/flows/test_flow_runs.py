@@ -384,12 +384,34 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
         with project.start_flow() as second:
             assert second.stdout
             lines = iter(second.stdout.readline, "")
-            saw(next(line for line in lines if "another pipeline run uses this repository" in line))
+            saw(next(line for line in lines if "a run in Prefect (process " in line and "uses this project" in line))
             assert first.poll() is None
             (project.root / "go").touch()
             second.communicate(timeout=600)
         assert (first.wait(600), second.returncode) == (0, 0)
         first.communicate()
+    states = project.task_states(project.latest())
+    assert states == {"hardware": "Completed", "train@sign-auto": "Cached", "compare": "Cached"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("module", ["tandem.cli", "dvc"])
+@pytest.mark.case(45)
+def test_a_pipeline_waits_for_a_run_at_the_terminal(project: Project, module: str, saw: Callable[[str], None]) -> None:
+    """A pipeline run while `tandem repro` or `dvc repro` trains at the terminal."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", module, "repro", "--force") as first:
+        project.stage_process()
+        with project.start_flow() as second:
+            assert second.stdout
+            lines = iter(second.stdout.readline, "")
+            waiting = f"`{module.partition('.')[0]} repro --force` (process {first.pid}, since "
+            saw(next(line for line in lines if waiting in line and "uses this project; waiting for its end" in line))
+            assert first.poll() is None
+            (project.root / "go").touch()
+            output, _ = second.communicate(timeout=600)
+        first.communicate()
+        assert (first.returncode, second.returncode) == (0, 0), output
     states = project.task_states(project.latest())
     assert states == {"hardware": "Completed", "train@sign-auto": "Cached", "compare": "Cached"}
 

@@ -98,6 +98,45 @@ def test_repro_waits_while_another_command_of_dvc_holds_its_lock(project: Projec
         assert process.returncode == 0, output
 
 
+USED = r"`{} repro --force` \(process {}, since [\d-]+ \d\d:\d\d\) uses this project; wait for its end or stop it"
+
+
+def test_a_second_repro_names_the_first_and_leaves_its_log(project: Project) -> None:
+    project.behave(train={"sleep": STAGE_SECONDS})
+    log = project.root / ".tandem/logs/repro.log"
+    with project.start("-m", "tandem.cli", "repro", "--force") as first:
+        project.stage_process()
+        used = USED.format("tandem", first.pid)
+        for words in ([], ["train@sign-auto"], ["--verbose"], ["--dry"]):
+            second = project.run("-m", "tandem.cli", "repro", *words)
+            expected = f"error: {used}, then run `{' '.join(['tandem repro', *words])}`\n"
+            assert second.returncode == 2 and re.fullmatch(expected, second.stderr), second.stdout + second.stderr
+        status = project.run("-m", "tandem.cli", "status", "--json")
+        assert status.returncode == 2 and re.fullmatch(used, json.loads(status.stdout)["error"]), status.stdout
+        (project.root / "go").touch()
+        assert first.wait(600) == 0
+        first.communicate()
+    assert {"train-sign-auto-0 says hello", "compare says hello"} <= set(log.read_text().splitlines())
+
+
+@pytest.mark.case(44)
+def test_what_runs_beside_a_plain_dvc_repro_names_it_once(project: Project, saw: Callable[[str], None]) -> None:
+    """tandem repro and tandem status while a plain `dvc repro` trains"""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "dvc", "repro", "--force") as first:
+        project.stage_process()
+        used = USED.format("dvc", first.pid)
+        for words, status in ((["repro"], 1), (["repro", "--dry"], 1), (["status"], 2)):
+            second = project.run("-m", "tandem.cli", *words)
+            output = second.stdout + second.stderr
+            assert second.returncode == status and re.search(f"^(error|ERROR): {used}$", output, re.MULTILINE), output
+            assert output.count(str(first.pid)) == 1 and "rwlock" not in output, output
+        saw(output.strip())
+        (project.root / "go").touch()
+        assert first.wait(600) == 0
+        first.communicate()
+
+
 def test_damaged_results_are_absent_and_a_mistake_of_tandem_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "ROOT", tmp_path)
     path = files.compare_dir() / "compare.json"
