@@ -86,7 +86,7 @@ def runs_of_workspace(name: re.Match[str]) -> list[Run]:
 
 
 def find_seeds(run: str) -> list[Run]:
-    """Return the runs that `run` names, ordered by seed.
+    """Return the runs that `run` names, one for each seed.
 
     `check_name` accepts `run`. It may be one run, the parent run of several seeds, a name without a seed, an
     experiment, or the folder of a device with all its seeds.

@@ -73,9 +73,9 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
     assert "accuracy" in result.stdout and "not compared" not in result.stdout
 
 
-def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_files_there(machines: Machines):
+def test_a_name_means_the_run_in_results_with_its_seeds_and_a_path_the_files_there(machines: Machines):
     result = machines.compare(machines.other, str(machines.one / RUN), "tiny@cpu")
-    assert rows(result.stdout)["seed"] == ["*", "0", "0, 1"]
+    assert rows(result.stdout)["seed"] == ["*", "0", "1, 0"], "the seeds of params.yaml, in their order"
     refused = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
     assert refused.returncode == 2 and "are the same run" in refused.stdout
 
