@@ -93,6 +93,9 @@ class Trainer:
         self.sentences: dict[str, str] = {}  # sentences for Record.summary_lines
         if execution.precision == "bf16" and "bf16" not in self.device.precisions():
             self.sentences["bf16"] = "this GPU has no bf16, and torch emulates it slowly; fp16 is its half precision"
+        if settings.batch_size > len(train) and not self.is_fitted:
+            sizes = f"train.batch_size {settings.batch_size:,} is more than the {len(train):,} training sequences"
+            self.sentences["batch_size"] = f"{sizes}, so a batch holds all of them"
         # on_progress(number done, number of all, what they are) is called while a fit without steps runs.
         self.on_progress: Callable[[int, int, str], None] = lambda num_done, num_all, unit: None
 

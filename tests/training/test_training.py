@@ -100,6 +100,12 @@ def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
         torch.testing.assert_close(part_weights[name], weights[name], rtol=1e-3, atol=1e-4)
 
 
+def test_a_batch_of_more_than_all_sequences_is_said(tmp_path: Path):
+    """As of a size that was advised for larger data: 5,600 gave one step per epoch and another score."""
+    usual, large = (new_trainer("cpu", "device", tmp_path, replace(SETTINGS, batch_size=size)) for size in (8, 5600))
+    assert "batch_size" not in usual.sentences and "5,600 is more than the" in large.sentences["batch_size"]
+
+
 def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
     _, losses = finish(new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="bf16")))
     assert losses[-1] < losses[0]
