@@ -177,39 +177,24 @@ def num_resamples(predictions: np.ndarray, mask: np.ndarray) -> int:
 
 
 def interval_of_metric(
-    function: Callable[..., Any],
-    predictions: np.ndarray,
-    targets: np.ndarray,
-    mask: np.ndarray,
-    block_size: int,
-    groups: Groups | None = None,
+    function: Callable[..., Any], predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray, cases: Groups
 ) -> tuple[float, float] | str:
-    """Return the percentile interval of any metric by a bootstrap over the sequences, in blocks of `block_size`
-    neighbours, or over whole groups.
+    """Return the percentile interval of any metric by a bootstrap over the cases.
 
     Return the reason if there is no interval: too few cases; the metric fails, or is not finite, in more than
     MAX_FAILED of the resamples, because some lack a class; or all resamples are equal, which does not prove that there
     is no spread.
     """
-    num_sequences = len(mask)
-    if groups and groups.shortage:
-        return groups.shortage
-    num_blocks, values = -(-num_sequences // block_size), list[float]()
-    if not groups and num_blocks < MIN_CASES:
-        in_blocks = f" in {num_blocks} blocks of time" if block_size > 1 else ""
-        return f"{num_sequences} test sequences{in_blocks} are too few for an interval, which needs {MIN_CASES}"
-    generator = np.random.default_rng(0)
+    if cases.shortage:
+        return cases.shortage
+    generator, values = np.random.default_rng(0), list[float]()
     num_drawn = num_resamples(predictions, mask)
-    members = np.split(np.argsort(groups.index, kind="stable"), np.cumsum(groups.sizes)[:-1]) if groups else []
+    members = np.split(np.argsort(cases.index, kind="stable"), np.cumsum(cases.sizes)[:-1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of resamples that lack a class
         for _ in range(num_drawn):
-            if groups:
-                drawn = generator.integers(len(members), size=len(members))
-                rows = np.concatenate([members[number] for number in drawn])
-            else:
-                starts = generator.integers(0, num_sequences - block_size + 1, size=num_blocks)
-                rows = (starts[:, None] + np.arange(block_size)).reshape(-1)[:num_sequences]
+            drawn = generator.integers(len(members), size=len(members))
+            rows = np.concatenate([members[number] for number in drawn])
             try:
                 value = float(function(predictions[rows], targets[rows], mask[rows]))
             except Exception:
@@ -218,5 +203,5 @@ def interval_of_metric(
                 values.append(value)
     if len(values) < (1 - MAX_FAILED) * num_drawn:
         return f"the metric fails in {num_drawn - len(values):,} of {num_drawn:,} resamples"
-    low, high = percentiles(values, groups.freedom if groups else num_blocks - 1)
+    low, high = percentiles(values, cases.freedom)
     return (low, high) if low < high else "it is the same in nearly all resamples"

@@ -82,6 +82,7 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
     predictions = in_units(context, context.task.predict(outputs, torch.from_numpy(mask)), mask, anchors)
     targets = without_padding(context, context.task.targets_in_units(context.read("test", "targets"), anchors), mask)
     groups = Groups.of_test_split(context.summary, context.read)
+    cases = groups or (Groups.of_each(len(mask)) if anchors is None else Groups.of_neighbours(*targets.shape))
     requested = {
         "predict": Predictions(context, outputs_of),
         "source": OwnData(context.workload, context.block.preprocess),  # type: ignore[arg-type]
@@ -100,17 +101,14 @@ def score(context: RunContext, outputs: Tensor, outputs_of: Outputs, known: Mapp
         numbers = numbers_of(component, returned)
         ends: tuple[float, float] | str = ""  # or why there is no interval
         if not arguments and not isinstance(returned, Mapping):
-            block_size = 1
-            if anchors is not None:  # neighbouring windows share their steps (see interval_of_skill)
-                block_size = max(1, round(len(mask) ** 0.5), targets.shape[1])
             expected = seconds * num_resamples(predictions, mask)
-            if expected > SLOW_SECONDS and not (groups and groups.shortage):
+            if expected > SLOW_SECONDS and not cases.shortage:
                 print(
                     f"{component.place} took {seconds:.2g} s; its interval needs "
                     f"{num_resamples(predictions, mask):,} calls, about {expected / 60:.1f} minutes",
                     flush=True,
                 )
-            ends = interval_of_metric(function, predictions, targets, mask, block_size, groups)
+            ends = interval_of_metric(function, predictions, targets, mask, cases)
         is_better = bool(getattr(function, "higher_is_better", True))
         higher_is_better |= dict.fromkeys(numbers, is_better)
         if not isinstance(returned, Mapping):

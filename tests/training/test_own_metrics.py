@@ -212,18 +212,19 @@ def test_a_metric_scores_new_data_of_the_source_and_intervals_count_its_groups(t
 def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
     draw = np.random.default_rng(0)
     targets, mask = draw.normal(size=400), np.ones((400, 5), dtype=bool)
-    calls = []
+    calls, each = [], Groups.of_each(400)
 
     def mean(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
         calls.append(len(targets))
         return float(targets.mean())
 
-    low, high = statistics.interval_of_metric(mean, targets, targets, mask, 1)
-    assert (low, high) == statistics.interval_of_metric(mean, targets, targets, mask, 1)
+    low, high = statistics.interval_of_metric(mean, targets, targets, mask, each)
+    assert (low, high) == statistics.interval_of_metric(mean, targets, targets, mask, each)
     assert high - low == pytest.approx(2 * 1.96 * targets.std() / 20, rel=0.1)  # of a mean of 400 numbers
     assert len(calls) == 2 * statistics.MAX_CALLS and set(calls) == {400}
     walk = np.repeat(draw.normal(size=20), 20)  # neighbours are alike: blocks of them give a wider interval
-    single, blocks = (statistics.interval_of_metric(mean, walk, walk, mask, size) for size in (1, 20))
+    of_blocks = Groups.of_neighbours(400, horizon=1)
+    single, blocks = (statistics.interval_of_metric(mean, walk, walk, mask, cases) for cases in (each, of_blocks))
     assert blocks[1] - blocks[0] > 2 * (single[1] - single[0])
     assert statistics.num_resamples(np.empty((10**6, 100)), mask) == statistics.MIN_CALLS
 
@@ -231,15 +232,16 @@ def test_an_interval_is_seeded_covers_the_mean_and_is_bounded():
         return 1.0 / (targets == targets_with_one.max()).sum()
 
     targets_with_one = np.arange(400)
-    assert "fails in 3" in statistics.interval_of_metric(rare, targets_with_one, targets_with_one, mask, 1)
+    assert "fails in 3" in statistics.interval_of_metric(rare, targets_with_one, targets_with_one, mask, each)
     same = np.zeros(400)  # a mean that never changes does not prove that there is no spread
-    assert statistics.interval_of_metric(mean, same, same, mask, 1) == "it is the same in nearly all resamples"
+    assert statistics.interval_of_metric(mean, same, same, mask, each) == "it is the same in nearly all resamples"
 
     def recall(predictions: np.ndarray, targets: np.ndarray, mask: np.ndarray) -> float:
         return float(np.mean(predictions[targets == 1] == 1)) if (targets == 1).any() else 0.0
 
     few = np.repeat([0, 1], 8)  # all are right, and a resample without the class has a recall of 0
-    assert statistics.interval_of_metric(recall, few, few, mask[:16], 1) == "it is the same in nearly all resamples"
+    of_few = statistics.interval_of_metric(recall, few, few, mask[:16], Groups.of_each(16))
+    assert of_few == "it is the same in nearly all resamples"
 
 
 def test_an_interval_counts_each_group_once():
@@ -254,7 +256,7 @@ def test_an_interval_counts_each_group_once():
         values, names = np.repeat(levels, repeats), np.repeat(np.arange(len(levels)), repeats)
         order = draw.permutation(len(values))  # the sequences of a group need not be neighbours
         return statistics.interval_of_metric(
-            mean, values[order], values[order], np.ones((len(values), 2), dtype=bool), 1, Groups(names[order])
+            mean, values[order], values[order], np.ones((len(values), 2), dtype=bool), Groups(names[order])
         )
 
     levels = draw.normal(size=8)
@@ -263,6 +265,6 @@ def test_an_interval_counts_each_group_once():
     assert isinstance(low, float) and isinstance(high, float)
     half = 2.364624 * levels.std(ddof=1) / 8**0.5  # Student's t with 7 degrees
     assert (high - low) / 2 == pytest.approx(half, rel=0.25)
-    single = statistics.interval_of_metric(mean, levels, levels, np.ones((8, 2), dtype=bool), 1)
+    single = statistics.interval_of_metric(mean, levels, levels, np.ones((8, 2), dtype=bool), Groups.of_each(8))
     assert single == pytest.approx((low, high), abs=0.2 * half)  # as many sequences without groups are as few cases
     assert of(levels[:5], 10) == "5 test groups are too few for an interval, which needs 6"
