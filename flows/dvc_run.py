@@ -79,29 +79,39 @@ def run(
     if not options.quiet and log_level == "INFO":
         ui.enable()
     with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else log_level):
-        blockers: list[int] = []
-        while True:
-            try:
-                wait_for_end_of(blockers)
-                command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
-                command.on_event = on_event
-                status: int = command.do_run()
-                return status
-            except KeyboardInterrupt:
-                logger.error("interrupted by the user")
-                on_event(StageEvent("", "failed", message="interrupted by the user"))
-                return DVC_INTERRUPTED
-            except Exception as error:
-                message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-                if waits and (blockers := blockers_in(message)):
-                    continue
-                if busy := busy_sentence(message):
-                    logger.error(busy)
-                else:
-                    logger.exception("")  # prints the error and its causes, as DVC's own command does
-                on_event(StageEvent("", "failed", message=busy or with_damaged_file(message)))
-                is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
-                return DVC_REFUSED_ARGUMENTS if is_unknown_name else DVC_FAILED
+        try:
+            return execute(options, on_event, waits)
+        except KeyboardInterrupt:
+            logger.error("interrupted by the user")
+            on_event(StageEvent("", "failed", message="interrupted by the user"))
+            return DVC_INTERRUPTED
+        except Exception as error:
+            message = with_cause(error)
+            if busy := busy_sentence(message):
+                logger.error(busy)
+            else:
+                logger.exception("")  # prints the error and its causes, as DVC's own command does
+            on_event(StageEvent("", "failed", message=busy or with_damaged_file(message)))
+            is_unknown_name = isinstance(error, StageNotFound | StageFileDoesNotExistError)
+            return DVC_REFUSED_ARGUMENTS if is_unknown_name else DVC_FAILED
+
+
+def execute(options: Any, on_event: Callable[[StageEvent], object], waits: bool) -> int:
+    """Run the command of the parsed `options`, again if it `waits` and another process uses what DVC needs."""
+    while True:
+        try:
+            command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
+            command.on_event = on_event
+            return int(command.do_run())
+        except Exception as error:
+            blockers = blockers_in(with_cause(error)) if waits else []
+            if not blockers:
+                raise
+        wait_for_end_of(blockers)
+
+
+def with_cause(error: Exception) -> str:
+    return f"{error}: {error.__cause__}" if error.__cause__ else str(error)
 
 
 def wait_for_end_of(pids: list[int]) -> None:

@@ -264,9 +264,13 @@ def find_target(columns: TableColumns, numeric: list[str], time: str, stamps: np
         codes = [name for name in codes if name not in (*flags, *named_like(CALENDAR_NAMES, codes))]
         labels = [*columns.of_kind("text"), *flags, *codes]
         single = columns.as_one_recording()
-        stretches = {name: stretches_of(single, NO_GROUPS, time, name)[0] for name in labels}
         named = [name for name in named_like(LABEL_NAMES[:3], labels) if columns.num_distinct(name) <= MOST_CLASSES]
-        labels = [name for name in labels if name in named or are_recorded(stretches[name], True, False)]
+        labels = [
+            name
+            for name in labels
+            if name in named
+            or are_recorded(stretches_of(single, NO_GROUPS, time, name)[0], is_series=True, is_requested=False)
+        ]
         flags_of = " or ".join(f"--label {shlex.quote(name)}" for name in labels[:MOST_NAMED])
         windows = f"; or {flags_of} to learn that column from windows" * bool(labels)
         wells = [name for name in numeric if re.fullmatch(WELL, name)]

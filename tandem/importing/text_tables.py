@@ -102,8 +102,9 @@ def read_with_notation(
 
 def are_plain(cells: pa.Table) -> bool:
     """Whether preprocess reads the same from the file: it knows another set of empty cells, and no times of day."""
-    kinds = any(pa.types.is_time(kind) for kind in cells.schema.types)
-    return not kinds and not any(column.null_count for column in cells.columns) and not split_column(cells.column_names)
+    has_times_of_day = any(map(pa.types.is_time, cells.schema.types))
+    has_empty_cells = any(column.null_count for column in cells.columns)
+    return not (has_times_of_day or has_empty_cells or split_column(cells.column_names))
 
 
 def read_text(table: TextTable) -> pa.Table:
